@@ -107,25 +107,27 @@ class DemonstrationPool:
     def most_shared(self, spec: SelectorSpec, draw: int) -> int:
         """The largest number of demonstrations that all queries could share."""
         most = len(self) if spec.base is None else min(len(self), spec.base.most(self, draw))
-        if spec.by is not None and spec.base is not None:  # each query's own must differ from them
-            most = min(most, int(self.alike.max()) + 1 - spec.fewest(len(self.labels)))
-        if spec.base is not None and spec.each is not None:
-            most = self._most_beside_labels(spec, spec.each, draw, most)
-        return most
+        if spec.base is None or spec.by is None:
+            return most
+        return self._most_beside_own(spec, draw, most)
 
-    def _most_beside_labels(self, spec: SelectorSpec, each: int, draw: int, most: int) -> int:
-        """The number that can be shared so that ``each`` distinct ones of every label remain; 0 if there are too few in
-        any case.
+    def _most_beside_own(self, spec: SelectorSpec, draw: int, most: int) -> int:
+        """The number that can be shared so that enough distinct ones remain for each query's own; 0 if there are too
+        few in any case.
         """
+        own = spec.fewest(len(self.labels))
 
         def enough(count: int) -> bool:
             shared = self.alike[self.places(self.shared(spec, draw, count))]
             candidates = ~np.isin(self.alike, shared)
             different = np.unique(self.alike[candidates], return_index=True)[1]
+            if spec.each is None:
+                return len(different) >= own
             numbers = np.bincount(self._label_numbers[candidates][different], minlength=len(self.labels))
-            return bool((numbers >= each).all())
+            return bool((numbers >= spec.each).all())
 
-        low, high = 0, max(most, 0)
+        high = max(min(most, len(self) - own), 0)
+        low = 0 if spec.each is not None else max(min(high, int(self.alike.max()) + 1 - own), 0)
         while low < high:
             count = (low + high + 1) // 2
             low, high = (count, high) if enough(count) else (low, count - 1)

@@ -330,8 +330,7 @@ class _Curves:
             for pattern in dict.fromkeys(one.attention for one in mine)
         }
         first = next(iter(by_pattern.values()))
-        # k is compared over draws, so the largest k must fit in each draw
-        largest = min(group.largest() for group in self.count.searched(first)) if k_values.largest else 0
+        largest = self._largest(first) if k_values.largest else 0
         numbers = [k for k in k_values.resolved(largest, first[0].smallest) if k]
         planned = []
         for pattern, groups in by_pattern.items():
@@ -342,6 +341,16 @@ class _Curves:
                 left = self._sensible(pattern, numbers, checked, k_values.numbers)
             planned += self._laid_out(groups, left)
         return planned
+
+    def _largest(self, groups: Sequence[PromptGroup]) -> int:
+        """The largest k that fits in each draw, because k is compared over draws; 0 if there is none."""
+        largest = min(group.largest() for group in self.count.searched(groups))
+        while len(groups) > 1 and not groups[0].all_smaller_fit:
+            smaller = min(group.largest(largest) for group in groups)
+            if smaller == largest:
+                break
+            largest = smaller
+        return largest
 
     def _combination(self, pattern: Pattern, k: int | None) -> Combination:
         return Combination(self.choice, self.order, pattern, k)

@@ -165,13 +165,15 @@ class PromptGroup:
         Copied queries are a random sample of the prompt's demonstrations, in its order (Bertsch et al.
         2025, table 5).
         """
-        task = self.task
-        if task.queries == "test":
-            return task.data.test
-        shown = self.demonstrations(k)
+        return self.task.data.test if self.task.queries == "test" else self._examples(self._copied(k))
+
+    def _copied(self, k: int) -> np.ndarray:
+        """Train indices of the queries of ``copied``: ``(queries,)``."""
+        task, shown = self.task, self.demonstrations(k)
         count = min(len(task.data.test), k)
         rng = generator(task.seed, "copied", self.draw, k)
-        return self._examples(shown[np.sort(rng.permutation(k)[:count])])
+        copied: np.ndarray = shown[np.sort(rng.permutation(k)[:count])]
+        return copied
 
     def prompts(self, shots: Sequence[int]) -> Iterator[tuple[int, PromptSet]]:
         """Prompts of each k, in ascending order."""
@@ -248,56 +250,67 @@ class PromptGroup:
 
     # -- the largest k --------------------------------------------------------------------------
 
-    def largest(self) -> int:
-        """The largest k whose longest prompt and answer fit the context window (0 if none)."""
+    @property
+    def all_smaller_fit(self) -> bool:
+        """Whether every k below one that fits the context window fits, too."""
+        grows = self.choice.nested or self.choice.retrieves
+        return grows and self.task.perturbation.shared and self.task.queries == "test"
+
+    def largest(self, most: int | None = None) -> int:
+        """The largest k, at most ``most``, whose longest prompt and answer fit the context window (0 if none)."""
         window, answer = self.task.model.context_tokens, self.task.written_tokens
+        pool = len(self.task.pool) if most is None else min(most, len(self.task.pool))
         if self.pattern.reads_vectors and not self._of_passages:
-            pool = len(self.task.pool)
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
-            return min(pool, text + self.pattern.as_vectors(pool))
-        most = min(self._largest_by_sums(), len(self.task.pool) - self.task.perturbation.apart)
-        for k in range(most, self.smallest - 1, -1):
+            return min(pool, text + self.pattern.as_vectors(len(self.task.pool)))
+        for k in range(self._largest_by_sums(pool - self.task.perturbation.apart), self.smallest - 1, -1):
             ((_, prompts),) = self.prompts([k])
             self._sets.pop(k, None)
             if prompts.longest + answer <= window:
                 return k
         return 0
 
-    def _largest_by_sums(self) -> int:
+    def _largest_by_sums(self, most: int) -> int:
         """Estimate :meth:`largest` from the lengths of the demonstrations alone."""
-        task = self.task
-        lengths, room = task.perturbed_lengths(self.draw), self._room()
+        task, room = self.task, self._room()
+        if self.choice.says_k:
+            return min(self.smallest, most)
+        lengths = task.perturbed_lengths(self.draw)
         shortest = np.cumsum(np.sort(lengths[task.pool.rows]))
-        limit = int((shortest <= room.min()).sum())  # no selection has room for more
+        fitting = room.min() if task.queries == "test" else room.max()  # only some of the pool are copied
+        limit = min(int((shortest <= fitting).sum()), most)  # no selection has room for more
         if self.grows and self.shared:
             limit = min(limit, task.pool.most_shared(self.choice, self.draw))
-            shown = task.pool.shared(self.choice, self.draw, limit)
-            return int((np.cumsum(lengths[shown]) <= room.min()).sum())
-        if self.choice.says_k:
-            return self.smallest
+            totals = np.cumsum(lengths[task.pool.shared(self.choice, self.draw, limit)])
+            fits = (k for k in range(limit, 0, -1) if (totals[k - 1] <= self._room_at(k, room)).all())
+            return next(fits, 0)
         if self.choice.retrieves and limit:
             totals = np.cumsum(lengths[self._most_relevant(limit)], axis=1)
             return int((totals <= room[:, None]).all(0).sum())
-        return self._bisected(lengths, room, limit)
+        # some of k are not shown by perturbations of their own
+        return self._bisected(lengths, room, limit if task.perturbation.shared else most)
 
     def _bisected(self, lengths: np.ndarray, room: np.ndarray, limit: int) -> int:
         """Estimate :meth:`largest` by bisection, if demonstrations for k do not extend those for a smaller k."""
-        task = self.task
-        if not task.perturbation.shared:
-            limit = len(task.pool)  # some of k are not shown
-        most = task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
-        low, high = self.smallest - 1, min(limit, most, len(task.pool) - task.perturbation.apart)
+        most = self.task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
+        low, high = self.smallest - 1, min(limit, most)
         while low < high:
             k = (low + high + 1) // 2
-            fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= room).all()
+            fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= self._room_at(k, room)).all()
             self._shown.pop(k)
             low, high = (k, high) if fits else (low, k - 1)
         return low
 
     def _room(self) -> np.ndarray:
-        """Tokens of the window that remain for demonstrations, per query: ``(queries,)``."""
+        """Tokens of the window that remain for demonstrations, for each test row or, with ``copied``, each row of the
+        pool.
+        """
         task, data = self.task, self.task.data
         queries = data.test if task.queries == "test" else [data.train[i] for i in task.pool.rows]
         bare = task.encoder.own_prompts([[] for _ in queries], queries)
         own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
         return task.model.context_tokens - task.written_tokens - own
+
+    def _room_at(self, k: int, room: np.ndarray) -> np.ndarray:
+        """The part of :meth:`_room` for the queries that are asked at k: ``(queries,)``."""
+        return room if self.task.queries == "test" else room[self.task.pool.places(self._copied(k))]

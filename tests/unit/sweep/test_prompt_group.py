@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support import fakes
-from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
+from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, planned, runner, small_tokenizer, tokenized_task
 
 from icl_bench.cli.output.lists import print_shown
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.errors import UserError
+from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models import registry as models
 from icl_bench.models import text_encoders
 from icl_bench.models.attention_patterns import Pattern
@@ -24,6 +25,7 @@ from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Identity
 from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.sweep.facts import Identities, facts
+from icl_bench.sweep.options import Queries
 from icl_bench.sweep.plan import DEFAULT_DRAWS
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -433,6 +435,42 @@ def test_a_row_that_is_too_long_for_the_pool_leaves_no_room_for_itself_as_a_copy
         return PromptGroup(task, SelectorSpec.parse("random"), DRAWN, 0).largest()
 
     assert largest(tmp_path / "long", 300) == largest(tmp_path / "short", 30) > 10
+
+
+def with_duplicates(folder: Path, window: int, queries: Queries, seed: int = 0) -> TokenizedTask:
+    """A task with short and long rows, every second one twice."""
+    path = fakes.write_task(folder, test_rows=1)
+    rows = [{**fakes.row(n), "text": f"{n} " + "card " * (1 + n * 7 % 13 + 20 * (n == 9))} for n in range(20)]
+    fakes.write_rows(folder / "train.jsonl", [*rows, *rows[::2]])
+    tokenizer: Any = small_tokenizer()
+    return TokenizedTask(load_data(load_task(path)), fakes.model(window), tokenizer, seed, queries=queries)
+
+
+@pytest.mark.parametrize(
+    ("select", "queries"),
+    [("random", "copied"), ("balanced", "copied"), ("hybrid:2", "test"), ("hybrid:per-label:1,by=bm25", "test")],
+)
+@pytest.mark.parametrize("window", [60, 150, 1000])
+def test_the_largest_k_is_that_of_trying_all(tmp_path: Path, select: str, queries: Queries, window: int):
+    task = with_duplicates(tmp_path, window, queries)
+    for draw in range(3):
+        found, fitting = PromptGroup(task, SelectorSpec.parse(select), DRAWN, draw), [0]
+        for k in range(found.smallest, len(task.pool) + 1):
+            with suppress(ChoiceError):
+                ((_, prompts),) = found.prompts([k])
+                if prompts.longest + task.written_tokens <= window:
+                    fitting.append(k)
+        assert PromptGroup(task, SelectorSpec.parse(select), DRAWN, draw).largest() == max(fitting)
+
+
+@pytest.mark.parametrize("window", [145, 175, 190])
+def test_the_largest_k_of_copied_queries_fits_in_every_draw(tmp_path: Path, window: int):
+    task = with_duplicates(tmp_path, window, "copied", seed=6)
+    each = [PromptGroup(task, SelectorSpec.parse("random"), DRAWN, draw).largest() for draw in range(6)]
+    found = planned(task, "max", draws=6)
+    assert [cell.problem for cell in found.cells] == [None] * 6
+    assert {cell.spec.k for cell in found.cells} == {found.cells[0].spec.k}
+    assert found.cells[0].spec.k < min(each), "another query is copied at that k, which is too long in one draw"
 
 
 def test_orders_and_readings_for_what_is_all_retrieved_are_refused_for_a_hybrid(tmp_path: Path):
