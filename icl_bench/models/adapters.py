@@ -22,6 +22,9 @@ from icl_bench.wording import first_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
+FROM_ADAPTER = "adapter:"
+"""Begins the fingerprint of a merged adapter."""
+
 _OF_MODELS = frozenset({"config.json", "generation_config.json"})
 _OF_TRAINING = frozenset({CONFIG, "trainer_state.json", "training_args.json"})
 
@@ -33,6 +36,8 @@ class Adapter:
     folder: Path
     base: str
     """Its base according to its config: a hub id or a folder; empty if the config has none."""
+    revision: str = ""
+    """The revision of a base on the hub according to its config; empty for the newest."""
 
     @classmethod
     def of(cls, folder: Path) -> Adapter | None:
@@ -42,6 +47,7 @@ class Adapter:
         try:
             config = json_file(folder / CONFIG)
             base, task = config.get("base_model_name_or_path"), config.get("task_type")
+            revision = config.get("revision")
         except (OSError, ValueError, AttributeError) as error:
             raise UserError(f"model {folder}: its {CONFIG} cannot be read ({first_line(error)})") from None
         if task not in (None, "CAUSAL_LM"):
@@ -53,7 +59,8 @@ class Adapter:
                 f"model {folder}: an adapter without {WEIGHTS}, and pickled weights are never loaded; save it again "
                 "with save_pretrained"
             )
-        return cls(folder, base if isinstance(base, str) else "")
+        stated = isinstance(revision, str) and revision != "main"
+        return cls(folder, base if isinstance(base, str) else "", revision if stated else "")
 
     def merged(self, base: Path, base_fingerprint: str, *, weights: bool) -> tuple[Path, str]:
         """The folder of the merged model, and its fingerprint, which identifies adapter and base.
@@ -61,7 +68,7 @@ class Adapter:
         The model is merged on first use; without ``weights``, only its config and tokenizer are written.
         Raises ``UserError``.
         """
-        fingerprint = f"adapter:{folder_fingerprint(self.folder)}+base:{base_fingerprint}"
+        fingerprint = f"{FROM_ADAPTER}{folder_fingerprint(self.folder)}+base:{base_fingerprint}"
         key = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
         name = self.folder.resolve().name
         place, planned = (cache_dir() / MERGED / each / name for each in (key, f"{key}-config"))

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from icl_bench.errors import UserError
 from icl_bench.models import tokenizers
 from icl_bench.models.adapters import CONFIG as ADAPTER
-from icl_bench.models.adapters import Adapter
+from icl_bench.models.adapters import FROM_ADAPTER, Adapter
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.config import read_config
 from icl_bench.models.fingerprints import folder_fingerprint
@@ -126,9 +126,14 @@ class Model:
         return commit_in(self.fingerprint) if self.fingerprint.startswith(FROM_HUB) else None
 
     @property
+    def base_commit(self) -> tuple[str, str] | None:
+        """The id on the hub of an adapter's base, and the commit; None for other models."""
+        return commit_in(self.fingerprint) if self.fingerprint.startswith(FROM_ADAPTER) else None
+
+    @property
     def pinned_name(self) -> str:
         """The value of ``--model`` that finds the same commit of the hub, or the model's name."""
-        found = commit_in(self.fingerprint)
+        found = None if self.base_commit else commit_in(self.fingerprint)
         return self.name if found is None else f"{self.name}@{found[1]}"
 
 
@@ -173,7 +178,7 @@ def resolve(
         window = context_tokens or spec.context_tokens
         model = _from_hub(name, str(spec.hub), stated or spec.revision, window, commit_of)
         return model if spec.fixed_at is None else _with_fixed_positions(model, spec.fixed_at)
-    if not name.startswith((".", "/", "~")) and plain_name.count("/") == 1:
+    if _is_hub_id(plain_name):
         return _from_hub(name, plain_name, stated, context_tokens, commit_of)
     raise UserError(f"model {name!r}: not a known name, a folder or a hub id like org/name; {nearest(name, REGISTRY)}")
 
@@ -184,6 +189,11 @@ def _parted(name: str, subject: str) -> tuple[str, str | None]:
     if at and not stated:
         raise UserError(f"{subject} no revision after the @; give a commit, a tag or a branch")
     return plain_name, stated or None
+
+
+def _is_hub_id(name: str) -> bool:
+    """Whether a name without a revision can be an id of the hub."""
+    return not name.startswith((".", "/", "~")) and name.count("/") == 1
 
 
 def _is_folder(path: Path) -> bool:
@@ -285,6 +295,8 @@ def _from_adapter(
     beside = adapter.folder / named
     try:
         source = str(beside) if base is None and _is_folder(beside) else named
+        if base is None and adapter.revision and _is_hub_id(source) and not _is_folder(Path(source)):
+            source = f"{source}@{adapter.revision}"
         of = resolve(source, context_tokens, prepare, commit_of=commit_of)
     except UserError as error:
         if base is not None:

@@ -10,7 +10,7 @@ from string import Template
 from icl_bench import __version__
 from icl_bench.escaping import in_markdown
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.models.registry import REGISTRY, commit_in
+from icl_bench.models.registry import REGISTRY
 from icl_bench.models.text_encoders import INSTALL, PACKAGED
 from icl_bench.results.cells import Identity
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate
@@ -260,7 +260,8 @@ class _Source:
     def of(cls, run: TrainingRun, method: str) -> _Source:
         """The source of a method's network: its own folder, the hub, a folder of the user's, or icl-bench."""
         model, imports, adapt = run.task.model, [], ""
-        hub, is_named = model.hub_commit, commit_in(model.fingerprint) or model.requested_name in REGISTRY
+        hub, base = model.hub_commit, model.base_commit
+        is_named = model.pinned_name != model.name or model.requested_name in REGISTRY
         named = "" if is_named else "  # the name of a folder: give its path instead"
         argument, constants = "MODEL", [f"MODEL = {model.name!r}{named}"]
         if method == "full":
@@ -268,7 +269,8 @@ class _Source:
         elif hub is not None and run.pattern == FULL:
             argument, constants = "MODEL, revision=REVISION", [f"MODEL, REVISION = {hub[0]!r}, {hub[1]!r}"]
         elif hub is not None or model.source != model.requested_name:  # prepared by icl-bench
-            imports, constants = [_RESOLVE], [f"MODEL = resolve({model.pinned_name!r}).source{named}"]
+            commit = "" if base is None else f", commit_of={dict([base])!r}.get"
+            imports, constants = [_RESOLVE], [f"MODEL = resolve({model.pinned_name!r}{commit}).source{named}"]
         if run.pattern != FULL:
             imports = [*imports, _AS_ADAPTED]
             adapt = f"model = as_adapted(model, {argument})\n"

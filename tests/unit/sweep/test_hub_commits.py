@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fakes import write_task
-from support.models import tiny_checkpoint
+from support.models import plain_model, tiny_checkpoint
 
 from icl_bench.errors import UserError
 from icl_bench.models.registry import resolve, served
@@ -158,3 +159,38 @@ def test_a_tokenizer_has_a_revision_too(hub: HubCache):
         served("any", "gemma3-270m@main")
     with pytest.raises(UserError, match="--tokenizer org/name@: no revision after the @"):
         served("any", "org/name@")
+
+
+def lora(base: Path, folder: Path, **config: Any) -> Path:
+    """An adapter of the hub's model, whose weights are those of a folder."""
+    pytest.importorskip("peft")
+    from peft import LoraConfig, get_peft_model
+
+    shape = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    get_peft_model(plain_model(base), shape).save_pretrained(folder)
+    stored = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**stored, "base_model_name_or_path": "org/name", **config}))
+    return folder
+
+
+@pytest.mark.parametrize("given", [{}, {"base": "org/name"}])
+def test_a_later_run_of_an_adapter_uses_the_commit_of_its_base(
+    given: dict[str, str], hub: HubCache, options: dict[str, Any], tmp_path: Path
+):
+    results, tuned = tmp_path / "results", lora(hub.folder / "snapshots" / OLD, tmp_path / "tuned")
+    asked = spec({**options, **given}, str(tuned))
+    Sweep.prepare(asked, results=results).run(results)
+    hub.move_to(NEW)
+    assert commit_of(Sweep.prepare(asked, results=results)) == OLD
+    assert commit_of(Sweep.prepare(spec(options), results=results)) == OLD
+    assert commit_of(Sweep.prepare(asked, results=tmp_path / "others")) == NEW
+    found = find_prediction(results, named_cell(task="cards", k=1))
+    assert "hash checked" in found.checked
+
+
+def test_the_base_of_an_adapter_has_the_revision_of_its_config(hub: HubCache, options: dict[str, Any], tmp_path: Path):
+    place = lora(hub.folder / "snapshots" / OLD, tmp_path / "tuned", revision=NEW)
+    assert resolve(str(place)).fingerprint.endswith(f"+base:hub:org/name@{NEW}")
+    assert resolve(str(place), commit_of=lambda _: OLD).fingerprint.endswith(NEW)
+    assert resolve(str(place), base=f"org/name@{OLD}").fingerprint.endswith(OLD)
+    assert resolve(str(place), base="org/name").fingerprint.endswith(OLD)

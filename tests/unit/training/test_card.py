@@ -181,6 +181,16 @@ def test_a_model_of_the_hub_is_loaded_from_there_at_its_commit(tmp_path: Path, t
     compile(snippet(run_of(made), "lora"), CARD, "exec")
 
 
+def test_an_adapter_is_merged_again_with_its_base_of_the_same_commit(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, "probe")
+    fingerprint = "adapter:files-sha256:12+base:hub:org/name@0ab1"
+    made.task.model = replace(made.task.model, name="tuned", requested_name="/my/tuned", fingerprint=fingerprint)
+    found = card(run_of(made), identity_of(made))
+    assert found is not None
+    program = "MODEL = resolve('tuned', commit_of={'org/name': '0ab1'}.get).source"
+    assert f"\n{program}  # the name of a folder: give its path instead\n" in found
+
+
 def test_a_packaged_model_is_prepared_by_icl_bench(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch):
     made = prepared(tmp_path, tiny, "probe")
     made.task.model = replace(made.task.model, name="gemma3-270m", requested_name="gemma3-270m")
