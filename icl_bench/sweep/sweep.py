@@ -38,7 +38,6 @@ from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.yaml_files import read_yaml
 from icl_bench.text_files import read_file
-from icl_bench.wording import first_line
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
 """Packages that compute embeddings and clusters; their versions are stored if they are used."""
@@ -103,7 +102,7 @@ class Sweep:
             str(spec.labels) if spec.labels else None,
             spec.perturbation,
             spec.encoder,
-            spec.chat_settings and spec.chat_settings.model_copy(update={"day": _day(results)}),
+            spec.chat_settings and spec.chat_settings.model_copy(update={"day": day_of(results)}),
             windows=spec.long_texts == "windows",
             samples=spec.several_samples,
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
@@ -238,10 +237,7 @@ class Sweep:
             keep_commit(results, self.model.fingerprint)
         if (day := self.task.chat_day) is not None:
             store.prepare()
-            try:
-                keep_day(results, day)
-            except OSError as error:
-                raise store.unwritable(error) from None
+            keep_day(results, day)
         kind = BatchRunner if self.spec.batch else Runner
         return kind(
             self.plan,
@@ -273,14 +269,6 @@ class Sweep:
         """The largest number of labels among the queries."""
         data = self.task.data
         return max((len(row.choices or data.labels) for row in data.test), default=0)
-
-
-def _day(results: Place | None) -> str:
-    """The date of a results folder. Raises ``UserError``."""
-    try:
-        return day_of(results)
-    except OSError as error:
-        raise UserError(f"--results {results}: its date cannot be read ({first_line(error)})") from None
 
 
 def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:
