@@ -127,9 +127,12 @@ class Finetuning:
         return Examples(self.task, draw, k, self.spec.validation if selects else "pool")
 
     def train(self, store: Store, method: str, examples: Examples) -> Outcome:
-        """Train one cell unless it is finished. The outcome names the finished cells. Raises ``UserError``."""
+        """Train one cell unless it is finished, also without its upper bound. The outcome names the finished cells.
+
+        Raises ``UserError``.
+        """
         outcome = Outcome()
-        self._run(store, self.methods[method], examples, outcome, lambda _: None)
+        self._run(store, self.methods[method], examples, outcome, lambda _: None, bounds=False)
         for name in store.gone(list(outcome.names)):
             del outcome.names[name]
         return outcome
@@ -157,8 +160,20 @@ class Finetuning:
         decided = facts(task, SelectorSpec(), backend).with_more(scoring=CLASSIFIER, **own)
         return Identity(spec, decided, settings(task))
 
-    def _run(self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say) -> None:
-        """Train one method on one k and draw; write its cell, and its upper bound's if it has one."""
+    def _run(
+        self,
+        store: Store,
+        method: TrainingMethod,
+        examples: Examples,
+        outcome: Outcome,
+        say: Say,
+        *,
+        bounds: bool = True,
+    ) -> None:
+        """Train one method on one k and draw; write its cell, and its upper bound's if it has one.
+
+        With ``bounds``, a finished cell whose upper bound is missing or damaged is trained again.
+        """
         identity = self.identity(method.name, examples)
         rows = len(self.task.data.test)
         where = f"{method.name}, k={examples.k:,}, draw {examples.draw + 1} of {self.spec.draws}"
@@ -167,19 +182,23 @@ class Finetuning:
         outcome.names |= {named.name: named.spec for named in (identity, bound)}
         with store.claim(identity, rows) as opened:
             again = opened is None and store.has(identity) and keeps and not self._has_kept(identity)
-            damaged = False
+            lacks = ""
             if opened is None:
                 score_again(store, identity, self.task)
                 outcome.kept.append(identity.spec)
-                damaged = store.has(bound) and not store.is_current(bound) and bound.name not in store.scored_otherwise
+                if not store.has(bound):  # it is written before the method's own cell
+                    lacks = "missing" if method.has_upper_bound and store.has(identity) else ""
+                elif not store.is_current(bound) and bound.name not in store.scored_otherwise:
+                    lacks = "damaged"
                 score_again(store, bound, self.task)
-                if not (again or damaged):
+                lacks = lacks if bounds else ""
+                if not (again or lacks):
                     if self._has_kept(identity):
                         say(f"classifier already written: {self._kept(identity)}")
                     return
             unseen = len(examples.missing)
             without = f" ({unseen} of {len(self.task.data.labels)} labels have no example)"
-            why = ", to keep what it learns" if again else f", because {bound.spec.select} is damaged"
+            why = ", to keep what it learns" if again else f", because {bound.spec.select} is {lacks}"
             say(f"{where}: training{f' again{why}' if opened is None else ''}{without if unseen else ''}")
             try:
                 learned = self._learn(method, examples, identity)
@@ -191,7 +210,7 @@ class Finetuning:
                 return
             if self._has_kept(identity):
                 say(f"classifier written: {self._kept(identity)}")
-            if opened is None and not damaged:
+            if opened is None and not lacks:
                 return
             # the upper bound first, so that the method's cell implies both
             for learnt in sorted(learned, key=lambda learnt: learnt.select == method.name):

@@ -102,6 +102,8 @@ class TrainingMethod(ABC):
     """Whether the model's architecture decides the cost of its answers."""
     selects_checkpoint: ClassVar[bool] = False
     """Whether it selects a checkpoint on ``Examples.held_out``. Other methods train on all k rows."""
+    has_upper_bound: ClassVar[bool] = False
+    """Whether :meth:`learn` also returns the cell of its upper bound."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run

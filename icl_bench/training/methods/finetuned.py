@@ -29,6 +29,7 @@ class FullFinetuning(TrainingMethod):
     method: Literal["lora", "full"] = "full"
     backend = "trainer"
     selects_checkpoint = True
+    has_upper_bound = True
 
     @property
     def recipe(self) -> Recipe:

@@ -442,6 +442,22 @@ def test_an_upper_bound_has_the_metrics_of_its_training(tmp_path: Path, tiny: Pa
         assert stored == {"full": metrics, "full-paper": metrics}
 
 
+def test_a_deleted_upper_bound_is_trained_again(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny, method=("full", "probe"))
+    made.run(tmp_path / "results")
+    before = read_results(tmp_path / "results")
+    (name,) = [name for name, meta in finished_cells(tmp_path / "results") if meta.spec.select == "full-paper"]
+    (tmp_path / "results" / name).unlink()
+    examples, said = Examples(made.task, 0, 12), list[str]()
+    assert not made.train(Store(tmp_path / "results"), "full", examples).computed, "a race does not need it"
+    outcome = made.run(tmp_path / "results", said.append)
+    assert [cell.select for cell in outcome.computed] == ["full-paper"]
+    assert "full, k=12, draw 1 of 1: training again, because full-paper is missing" in said
+    after = read_results(tmp_path / "results")
+    assert after["prediction"].tolist() == before["prediction"].tolist()
+    assert not made.run(tmp_path / "results").computed
+
+
 def test_a_damaged_upper_bound_is_trained_again(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny)
     made.run(tmp_path / "results")
