@@ -92,8 +92,12 @@ def _each(
         except UserError as error:
             left.append(name)
             say(f"{name}: {error}")
-    problem = f"{len(left)} of {len(works)} not finished, see above: {'; '.join(left)}"
-    return done, UserError(problem) if left else None
+    return done, _not_finished(left, len(works)) if left else None
+
+
+def _not_finished(left: Sequence[str], number: int) -> UserError:
+    """The error of a command that could not do all of its ``number`` jobs; ``left`` are the names of those."""
+    return UserError(f"{len(left)} of {number} not finished, see above: {'; '.join(left)}")
 
 
 def carry_out(
@@ -225,14 +229,23 @@ def _by_workers(
         display.outcome(outcome, results)
         return _divided(team.parts, outcome, on_finished)
 
+    refused: list[str] = []
+
+    def refuse(part: Part, error: UserError) -> None:
+        if len(parts) == 1:
+            raise error
+        refused.append(_titled(part))
+        display.problem(f"{_titled(part)}: {error}")
+
     works: list[tuple[str, Callable[[], list[Finished]]]] = []
-    for team in workers.teams(parts, results, display.note):
+    for team in workers.teams(parts, results, display.note, refuse):
         if team.workers == 1:
             works += [(_titled(part), partial(alone, part)) for part in team.parts]
         else:
             works.append((_titled(*team.parts), partial(shared, team)))
     finished, failed = _each(works, display.problem) if works else ([], None)
-    return [one for each in finished for one in each], _joined(problem, failed)
+    changed = _not_finished(refused, len(parts)) if refused else None
+    return [one for each in finished for one in each], _joined(problem, changed, failed)
 
 
 def purse(limit: float) -> Purse:

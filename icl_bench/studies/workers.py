@@ -70,15 +70,28 @@ class WorkerSpec:
                 f"{self}: is for --backend transformers on a CPU with Linux, and {reason}; leave --workers out"
             )
 
-    def teams(self, parts: Sequence[Part], results: Place, say: Callable[[str], None]) -> list[Team]:
-        """The parts by model, each with its number of workers. ``say`` receives notes. Raises ``UserError``."""
+    def teams(
+        self,
+        parts: Sequence[Part],
+        results: Place,
+        say: Callable[[str], None],
+        refuse: Callable[[Part, UserError], None],
+    ) -> list[Team]:
+        """The parts by model, each with its number of workers.
+
+        ``say`` receives notes, ``refuse`` parts that cannot resume their stored cells, which are left out. Raises
+        ``UserError``.
+        """
         by_engine: dict[object, list[Part]] = {}
         for part in parts:
             self.check(part)
             by_engine.setdefault(part.engine if isinstance(part, PromptPart) else None, []).append(part)
-        return [self._team(those, results, say) for those in by_engine.values()]
+        teams = [self._team(those, results, say, refuse) for those in by_engine.values()]
+        return [team for team in teams if team.parts]
 
-    def _team(self, parts: list[Part], results: Place, say: Callable[[str], None]) -> Team:
+    def _team(
+        self, parts: list[Part], results: Place, say: Callable[[str], None], refuse: Callable[[Part, UserError], None]
+    ) -> Team:
         first, threads = parts[0], threads_here()
         if not isinstance(first, PromptPart):
             say(f"note: {self}: no effect on trainings, which run in one process")
@@ -86,7 +99,16 @@ class WorkerSpec:
         if (reason := _obstacle(first)) is not None:
             say(f"note: {self}: one process, because {reason}")
             return Team(parts, [], 1, threads)
-        units = [unit for i, part in enumerate(parts) for unit in part.units(i) if _is_open(part, unit, results)]
+        wanted, parts, units = parts, [], list[Unit]()
+        for part in wanted:
+            try:
+                units += [unit for unit in part.units(len(parts)) if _is_open(part, unit, results)]
+            except UserError as error:
+                refuse(part, error)
+            else:
+                parts.append(part)
+        if not parts:
+            return Team([], [], 1, threads)
         if self.number is None:
             number = best_number([length(unit) for unit in units], threads)
             each = f" with {counted(threads // number, 'thread')} each" if number > 1 else ""
@@ -110,13 +132,19 @@ def _obstacle(part: PromptPart) -> str | None:
 
 
 def _is_open(part: Part, unit: Unit, results: Place) -> bool:
-    """Whether a cell of a unit has no file, or one without the scores of its task's metrics or requested ones."""
+    """Whether a cell of a unit has no file, or one without the scores of its task's metrics or requested ones.
+
+    Raises ``UserError`` if the task of a finished cell had other settings.
+    """
     store, requested = Store(results), part.sweep.requested_scores if isinstance(part, PromptPart) else None
 
     def done(identity: Identity) -> bool:
         return store.is_current(identity) and lacks_scores(store, identity, requested) is None
 
-    return not store.storage.exists() or not all(map(done, part.identities_of(unit.number)))
+    if not store.storage.exists():
+        return True
+    finished = [done(identity) for identity in part.identities_of(unit.number)]  # all, for their settings
+    return not all(finished)
 
 
 def best_number(seconds: Sequence[float], threads: int) -> int:
@@ -172,13 +200,17 @@ class LocalWorkers:
     def run(self, parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
         """See ``Cluster``: one model after another, also after one that cannot be computed."""
         total = Outcome()
-        for team in self.spec.teams(parts, results, listener.note):
+
+        def refuse(refused: Sequence[Part], error: UserError) -> None:
+            if len(parts) == 1:
+                raise error
+            total.stopped.append(f"{'; '.join(str(part.job) for part in refused)}: {error}")
+
+        for team in self.spec.teams(parts, results, listener.note, lambda part, error: refuse([part], error)):
             try:
                 total.add(self._computed(team, results, listener))
             except UserError as error:
-                if len(parts) == 1:
-                    raise
-                total.stopped.append(f"{'; '.join(str(part.job) for part in team.parts)}: {error}")
+                refuse(team.parts, error)
         return total
 
     def _computed(self, team: Team, results: Place, listener: Listener) -> Outcome:

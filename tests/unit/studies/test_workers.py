@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import write_task
-from support.in_process import run_command
+from support.fakes import write_rows, write_task
+from support.in_process import Ended, run_command
 from support.models import tiny_checkpoint
 
 from icl_bench.cli import jobs, main
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import UserError
+from icl_bench.results.reading import finished_cells
 from icl_bench.studies import workers
 from icl_bench.studies.options import MachineOptions
-from icl_bench.studies.parts import PromptPart
+from icl_bench.studies.parts import Part, PromptPart
 from icl_bench.studies.worker_process import OWN_BYTES, Crew, fitting
 from icl_bench.studies.workers import GAIN, SERIAL, WorkerSpec, best_number
 from icl_bench.sweep.run_spec import RunSpec
@@ -36,6 +38,10 @@ def part(model: str) -> PromptPart:
     """Three draws of random demonstrations, and three of the most similar ones, which have the same prompts."""
     spec = RunSpec(task="stdlib_six", model=model, k="1,2", draws=3, test_size=4, select="random,bm25", dtype="float32")
     return PromptPart.of(Sweep.prepare(spec))
+
+
+def refuse(part: Part, error: UserError) -> None:
+    pytest.fail(f"{part.task}: {error}")
 
 
 def test_two_cores_are_one_process_and_many_are_a_worker_each():
@@ -87,7 +93,7 @@ def test_workers_are_as_many_as_asked_for_or_as_there_are_groups(
     monkeypatch.setattr(workers, "threads_here", lambda: threads)
     monkeypatch.setattr(workers, "length", lambda _: 1.0)
     notes: list[str] = []
-    (team,) = WorkerSpec(asked).teams([part], tmp_path / "results", notes.append)
+    (team,) = WorkerSpec(asked).teams([part], tmp_path / "results", notes.append, refuse)
     assert (team.workers, team.threads, len(team.units)) == (number, threads, 4)
     assert notes == ([note] if note else [])
 
@@ -104,9 +110,9 @@ def test_workers_are_for_a_cpu_with_linux(
 ):
     monkeypatch.setattr(changed, value)
     with pytest.raises(UserError, match=f"--workers 2: is for .* on a CPU with Linux, and {reason}; leave --workers"):
-        WorkerSpec(2).teams([part], tmp_path, print)
+        WorkerSpec(2).teams([part], tmp_path, print, refuse)
     notes: list[str] = []
-    (team,) = WorkerSpec(None).teams([part], tmp_path, notes.append)
+    (team,) = WorkerSpec(None).teams([part], tmp_path, notes.append, refuse)
     assert team.workers == 1
     assert notes == [f"note: --workers auto: one process, because {reason}"]
 
@@ -194,6 +200,42 @@ def test_a_task_that_fails_in_one_process_leaves_the_others_their_tables(
     assert "1 of 2 not finished" in str(problem)
 
 
+def test_a_task_that_was_changed_since_its_cells_were_finished_leaves_the_others(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workers.Team, "run", lambda self, *others: workers.run_here(self.parts, *others))
+
+    def task(name: str, column: str) -> Path:
+        fields = {"text": column, "label": "label"}
+        path = write_task(
+            tmp_path / name, name=name, data={"train": "train.jsonl", "test": "test.jsonl", "fields": fields}
+        )
+        for split in ("train", "test"):
+            rows = [{"text": f"{split} {n}", "title": f"lost {n}", "label": "ab"[n % 2]} for n in range(8)]
+            write_rows(tmp_path / name / f"{split}.jsonl", rows)
+        return path
+
+    def run(*tasks: Path, k: str = "2") -> Ended:
+        words = ("--task", ",".join(map(str, tasks)), "--model", model, "--k", k, "--draws", 2, "--dtype", "float32")
+        return run_command("run", *words, "--workers", 2, "--results", tmp_path / "results", "--json")
+
+    first, second = task("first", "text"), task("second", "text")
+    assert run(first, second).code == 0
+    task("first", "title")
+    ended = run(first, second, k="1,2")
+    assert ended.code == 2
+    assert "first with " in ended.err
+    assert ended.err.count("was computed with data.fields.text: 'text', and task first now has 'title'") == 1
+    assert (
+        ended.err.rstrip().splitlines()[-1].endswith(f"1 of 2 not finished, see above: first with {Path(model).name}")
+    )
+    found = Counter(meta.spec.task for _, meta in finished_cells(tmp_path / "results"))
+    assert found == {"first": 2, "second": 4}
+    alone = run(first, k="1,2")
+    assert alone.code == 2
+    assert "not finished" not in alone.err
+
+
 def test_tasks_of_one_name_have_their_own_cells(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As two versions of a file in two folders."""
     monkeypatch.setattr(workers.Team, "run", lambda self, *others: workers.run_here(self.parts, *others))
@@ -218,5 +260,5 @@ def test_cells_that_lack_the_requested_scores_are_not_kept_by_workers(
     stored = Sweep.prepare(RunSpec(**options, score="exact", keep_scores="top:2"))
     stored.run(tmp_path)
     part = PromptPart.of(Sweep.prepare(RunSpec(**options, score="exact", keep_scores=keep)))
-    (team,) = WorkerSpec(2).teams([part], tmp_path, lambda _: None)
+    (team,) = WorkerSpec(2).teams([part], tmp_path, lambda _: None, refuse)
     assert len(team.units) == groups
