@@ -52,6 +52,8 @@ EVEN = [
     "seconds",
     "base_seconds",
     "queries_by_seconds",
+    "until",
+    "until_by_seconds",
 ]
 
 
@@ -148,8 +150,9 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: task, model, select (the method, or how its demonstrations are read), its variant, k, ``beside`` (the
     compared prompt), base_variant, training_flops, flops and base_flops (of a query, with the training and with the
-    prompt), queries (the first number after which training is cheaper: 0 at once, NaN never), and the same by measured
-    seconds, without those of the shared demonstrations, which are missing for uncached prompts.
+    prompt), queries (the first number with which training is cheaper: 0 at once, NaN never), until (the last such
+    number, if a query costs more with the training; NaN if training stays cheaper, or never is), and the same by
+    measured seconds, without those of the shared demonstrations, which are missing for uncached prompts.
     """
     import pandas as pd
 
@@ -219,27 +222,37 @@ def _ways(prompt: Any) -> Iterator[_Way]:
 
 
 def _even(row: Any, own: _Way, base: _Way) -> dict[str, float | str]:
+    queries, until = _queries(row["training_flops"] + own.once - base.once, base.query - own.query)
+    more_seconds = row["training_seconds"] + own.seconds_once - base.seconds_once
+    by_seconds, until_by_seconds = _queries(more_seconds, base.seconds - own.seconds)
     return {
         "select": own.name,
         "beside": base.name,
         "training_flops": row["training_flops"],
         "flops": own.query,
         "base_flops": base.query,
-        "queries": _queries(row["training_flops"] + own.once - base.once, base.query - own.query),
+        "queries": queries,
         "training_seconds": row["training_seconds"],
         "seconds": own.seconds,
         "base_seconds": base.seconds,
-        "queries_by_seconds": _queries(
-            row["training_seconds"] + own.seconds_once - base.seconds_once, base.seconds - own.seconds
-        ),
+        "queries_by_seconds": by_seconds,
+        "until": until,
+        "until_by_seconds": until_by_seconds,
     }
 
 
-def _queries(training: float, saved: float) -> float:
-    """The first number of queries whose savings exceed the training; NaN for never."""
+def _queries(training: float, saved: float) -> tuple[float, float]:
+    """The first number of queries with which the training is cheaper, NaN for never, and the last one, NaN without end.
+
+    ``training`` is the additional cost once, which may be negative, and ``saved`` that of each query.
+    """
+    never = float("nan")
     if np.isnan(training) or np.isnan(saved) or (saved <= 0 and training > 0):
-        return float("nan")
-    return 0.0 if training <= 0 else float(np.floor(training / saved) + 1)
+        return never, never
+    if saved < 0:
+        last = float(np.ceil(training / saved) - 1)
+        return (0.0, last) if last >= 1 else (never, never)
+    return (0.0 if training <= 0 else float(np.floor(training / saved) + 1)), never
 
 
 def costs_of(context: Context) -> pd.DataFrame:
@@ -280,11 +293,14 @@ COST = Finding(
 
 
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers of queries as text: ``never`` if training never pays off, a dash without costs."""
-    sides = (("queries", "base_flops"), ("queries_by_seconds", "base_seconds"))
+    """Numbers of queries as text: ``never`` if training never pays off, a dash without costs, ``0 to 45`` if it only
+    pays for few.
+    """
+    sides = (("queries", "until", "base_flops"), ("queries_by_seconds", "until_by_seconds", "base_seconds"))
     shown = table.copy()
-    for name, base in sides:
+    for name, until, base in sides:
         text = table[name].map("{:,.0f}".format, na_action="ignore").fillna("never")
+        text += table[until].map(" to {:,.0f}".format, na_action="ignore").fillna("")
         shown[name] = text.where(table[base].notna())
     return shown
 
@@ -296,13 +312,15 @@ BREAK_EVEN = Finding(
         Column("select", "method"),
         Column("beside", "beside"),
         Column("queries", "queries until it pays", "count", short="by operations"),
+        Column("until", "pays until", "count", short="until", optional=True),
         Column("queries_by_seconds", "by seconds", "count", optional=True),
+        Column("until_by_seconds", "pays until, by seconds", "count", short="until", optional=True),
         Column("flops", "a query (TFLOP)", "number", unit=TERA),
         Column("base_flops", "a prompted query (TFLOP)", "number", unit=TERA),
         Column("base_seconds", "seconds a prompted query", "number", optional=True),
     ),
     caption="Break-even",
-    shown="task model series k queries queries_by_seconds training_flops flops base_flops "
+    shown="task model series k queries until queries_by_seconds until_by_seconds training_flops flops base_flops "
     "training_seconds seconds base_seconds",
     printed=Printed(
         "queries until training is cheaper than a prompt of as many examples",
@@ -318,7 +336,7 @@ BREAK_EVEN = Finding(
         "After this many queries, training once and answering bare queries takes fewer "
         "floating-point operations than prompting with the same number of demonstrations, which "
         "are cached, computed again for each query, or retrieved. How well either answers is "
-        "another matter. What never pays has no point.",
+        "another matter. What never pays, or only for few queries, has no point.",
         "Bertsch et al. 2025, section 3.3",
         place=190,
     ),

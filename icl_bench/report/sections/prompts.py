@@ -276,7 +276,7 @@ def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawing | N
 def even(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """The number of queries after which training is cheaper than prompting."""
     frame = naming.named(findings.break_even.assign(order="drawn"))
-    frame = frame[frame["queries"].notna() & ~frame["select"].str.endswith(UPPER)]
+    frame = frame[frame["queries"].notna() & frame["until"].isna() & ~frame["select"].str.endswith(UPPER)]
     if frame.empty:
         return None
     names = dict(naming.settings)

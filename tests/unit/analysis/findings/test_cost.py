@@ -161,13 +161,32 @@ def test_an_even_number_of_queries_does_not_pay_yet():
     assert found == {"random, cached": 301, "random, not cached": 11}
 
 
-def test_a_training_no_dearer_than_the_prefix_pays_at_once_even_where_its_queries_save_nothing():
-    equal = queries(sides({"prefix_flops": 1000.0, "query_flops": 4.0}))
-    assert equal["random, cached"] == 0
+def test_a_training_no_dearer_than_the_prefix_pays_at_once_unless_its_queries_cost_more():
+    assert queries(sides({"prefix_flops": 1000.0, "query_flops": 6.0}))["random, cached"] == 0
     just = queries(sides({"prefix_flops": 999.0, "query_flops": 5.0}))
     assert math.isnan(just["random, cached"])
     # 1000 + 5 n against 999 + 7 n: dearer at none, cheaper from the first
     assert queries(sides({"prefix_flops": 999.0}))["random, cached"] == 1
+
+
+@pytest.mark.parametrize("prefix", [1000, 1001, 1002, 1003, 1010])
+@pytest.mark.parametrize("training", [None, "seconds"])
+def test_a_cheap_training_with_dear_queries_pays_for_few_of_them(prefix: int, training: str | None):
+    """1000 + 5 n against the prefix + 4 n, by trying all numbers."""
+    cheaper = [n for n in range(1, 100) if 1000 + 5 * n < prefix + 4 * n]
+    names = ("queries", "until") if training is None else ("queries_by_seconds", "until_by_seconds")
+    prompt = {"prefix_flops": prefix, "query_flops": 4.0, "whole_flops": 1e9}
+    prompt |= {"seconds": 4.0 + prefix, "prefill_seconds": float(prefix), "rows_a_cell": 1.0}
+    table = sides(prompt, training_seconds=1000.0, seconds=5.0).fillna({"prefill_seconds": 0.0, "rows_a_cell": 1.0})
+    found = break_even(table).set_index("beside").loc["random, cached"]
+    if cheaper:
+        assert found[list(names)].tolist() == [0, max(cheaper)]
+    else:
+        assert found[list(names)].isna().all()
+    printed = FINDINGS["break_even"].printed
+    assert printed is not None
+    (text,) = printed.rows(break_even(table).iloc[:1])[names[0]]
+    assert text == (f"0 to {max(cheaper)}" if cheaper else "never")
 
 
 def test_both_sides_of_a_break_even_are_given():
@@ -248,6 +267,8 @@ def test_what_never_pays_and_what_is_not_known_are_told_apart_in_print():
             "base_flops": [1.0, 1.0, math.nan],
             "queries_by_seconds": [math.nan, 7.0, 0.0],
             "base_seconds": [1.0, 1.0, 1.0],
+            "until": [math.nan] * 3,
+            "until_by_seconds": [math.nan] * 3,
         }
     )
     shown = printed.rows(table)
