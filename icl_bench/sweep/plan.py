@@ -329,9 +329,12 @@ class _Curves:
             pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern) for draw in range(count)]
             for pattern in dict.fromkeys(one.attention for one in mine)
         }
-        first = next(iter(by_pattern.values()))
-        largest = self._largest(first) if k_values.largest else 0
-        numbers = [k for k in k_values.resolved(largest, first[0].smallest) if k]
+        largest, pool = 0, len(self.task.pool)
+        if k_values.largest:  # one pattern of those with equal prompts is enough
+            alike = {(p.as_vectors(pool), p.reuses and p.sink): groups for p, groups in by_pattern.items()}
+            largest = min(map(self._largest, alike.values()))
+        smallest = min(groups[0].smallest for groups in by_pattern.values())
+        numbers = [k for k in k_values.resolved(largest, smallest) if k]
         planned = []
         for pattern, groups in by_pattern.items():
             checked = {combination.k for combination in mine if combination.attention == pattern}

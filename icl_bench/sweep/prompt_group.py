@@ -262,7 +262,8 @@ class PromptGroup:
         pool = len(self.task.pool) if most is None else min(most, len(self.task.pool))
         if self.pattern.reads_vectors and not self._of_passages:
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
-            return min(pool, text + self.pattern.as_vectors(len(self.task.pool)))
+            possible = self.task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
+            return min(pool, possible, text + self.pattern.as_vectors(len(self.task.pool)))
         for k in range(self._largest_by_sums(pool - self.task.perturbation.apart), self.smallest - 1, -1):
             ((_, prompts),) = self.prompts([k])
             self._sets.pop(k, None)

@@ -163,6 +163,21 @@ def test_the_largest_k_has_vectors_beyond_the_window(tmp_path: Path):
     assert group(task, "random", Vectors(None)).largest() == len(task.pool)
 
 
+def test_the_largest_k_of_vectors_can_be_chosen(tmp_path: Path):
+    made = plan(tmp_path, "max", draws=1, selects=["balanced"], attention=["vectors:5"])
+    assert [cell.spec.k for cell in made.cells] == [39], "each of three labels has 13 or more"
+
+
+@pytest.mark.parametrize(
+    "attention", [["full", "vectors:5"], ["vectors:5", "full"], ["vectors:all", "vectors:5", "full"]]
+)
+def test_the_largest_k_fits_with_every_pattern_in_any_order(tmp_path: Path, attention: list[str]):
+    task = tokenized_task(tmp_path / "task", context_tokens=60)
+    made = plan(tmp_path, "max", draws=1, attention=attention, context_tokens=60)
+    assert made.problems == []
+    assert {cell.spec.k for cell in made.cells} == {group(task, "random", FULL).largest()}
+
+
 @pytest.mark.parametrize(
     ("pattern", "more", "said"),
     [
