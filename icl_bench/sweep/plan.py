@@ -348,11 +348,9 @@ class _Curves:
     def _largest(self, groups: Sequence[PromptGroup]) -> int:
         """The largest k that fits in each draw, because k is compared over draws; 0 if there is none."""
         largest = min(group.largest() for group in self.count.searched(groups))
-        while len(groups) > 1 and not groups[0].all_smaller_fit:
-            smaller = min(group.largest(largest) for group in groups)
-            if smaller == largest:
-                break
-            largest = smaller
+        if len(groups) > 1 and not groups[0].all_smaller_fit:
+            while largest and not all(group.fits(largest) for group in groups):
+                largest = min(group.largest(largest - 1) for group in groups)
         return largest
 
     def _combination(self, pattern: Pattern, k: int | None) -> Combination:

@@ -258,18 +258,19 @@ class PromptGroup:
 
     def largest(self, most: int | None = None) -> int:
         """The largest k, at most ``most``, whose longest prompt and answer fit the context window (0 if none)."""
-        window, answer = self.task.model.context_tokens, self.task.written_tokens
         pool = len(self.task.pool) if most is None else min(most, len(self.task.pool))
         if self.pattern.reads_vectors and not self._of_passages:
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
             possible = self.task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
             return min(pool, possible, text + self.pattern.as_vectors(len(self.task.pool)))
-        for k in range(self._largest_by_sums(pool - self.task.perturbation.apart), self.smallest - 1, -1):
-            ((_, prompts),) = self.prompts([k])
-            self._sets.pop(k, None)
-            if prompts.longest + answer <= window:
-                return k
-        return 0
+        most = self._largest_by_sums(pool - self.task.perturbation.apart)
+        return next(filter(self.fits, range(most, self.smallest - 1, -1)), 0)
+
+    def fits(self, k: int) -> bool:
+        """Whether the longest prompt and answer of this k fit the context window. Raises ``ChoiceError``."""
+        ((_, prompts),) = self.prompts([k])
+        self._sets.pop(k, None)
+        return prompts.longest + self.task.written_tokens <= self.task.model.context_tokens
 
     def _largest_by_sums(self, most: int) -> int:
         """Estimate :meth:`largest` from the lengths of the demonstrations alone."""
