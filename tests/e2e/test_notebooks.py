@@ -115,6 +115,13 @@ def test_a_notebook_runs(name: str, kernel: Any, imported: Path, tmp_path: Path,
     assert not [out for out in shown if out.get("name") == "stderr"]
     if name in PUBLISHED:
         assert shown[0]["text"] == "304,000 predictions\n"
+        assert tables(book) == tables(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4))
+
+
+def tables(book: Any) -> list[str]:
+    """The tables that a notebook shows, as text."""
+    shown = [out.get("data", {}) for cell in book.cells for out in cell.get("outputs", [])]
+    return [data["text/plain"] for data in shown if "text/html" in data]
 
 
 def test_every_notebook_is_run_here():
