@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.api_server import Reply, Server, free_port, serving
+from support.in_process import said
 from support.program import as_words
 
 import icl_bench
@@ -108,6 +109,7 @@ def whole(results: Path) -> Any:
     return frame
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_and_restarted_loses_no_prediction(server: VllmServer, data_dir: Path, tmp_path: Path):
     running = started(command(server.url, data_dir, tmp_path, "--concurrency", 2))
     deadline = time.monotonic() + 300
@@ -166,31 +168,34 @@ def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(server: Vllm
     assert all(text.count("\n==\n") == 5 for text in asked)
 
 
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs in this process, which imports the libraries once for all."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
 def on_transformers(results: Path, data_dir: Path, *more: object) -> Any:
     """The predictions of the same model in this package, in float32."""
     here = (
-        f"-m icl_bench run --model {MODEL} --backend transformers --dtype float32 --device cpu --draws 1 "
+        f"run --model {MODEL} --backend transformers --dtype float32 --device cpu --draws 1 "
         f"--data-dir {data_dir} --results {results}"
     )
-    done = started([sys.executable, *as_words(here), *map(str, more)])
-    out, err = done.communicate(timeout=600)
-    assert done.returncode == 0, out + err
+    said(*as_words(here), *more)
     return icl_bench.read(results).predictions.set_index("test_id")
 
 
 def of_chats(server: VllmServer | Server, results: Path, data_dir: Path, *more: object) -> Any:
     """The predictions of chats at the server."""
     words = (
-        f"-m icl_bench run --backend openai --base-url {server.url} --model m --tokenizer {MODEL} --draws 1 "
+        f"run --backend openai --base-url {server.url} --model m --tokenizer {MODEL} --draws 1 "
         f"--data-dir {data_dir} --results {results}"
     )
-    done = started([sys.executable, *as_words(words), *map(str, more)])
-    out, err = done.communicate(timeout=900)
-    assert done.returncode == 0, out + err
+    said(*as_words(words), *more)
     return icl_bench.read(results).predictions.set_index("test_id")
 
 
-@pytest.mark.parametrize("rows", [25, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("rows", [12, pytest.param(100, marks=pytest.mark.thorough)])
 def test_auto_holds_chats_by_choice_and_all_answers_are_those_of_transformers(
     rows: int, server: VllmServer, data_dir: Path, tmp_path: Path
 ):
@@ -205,6 +210,7 @@ def test_auto_holds_chats_by_choice_and_all_answers_are_those_of_transformers(
     assert (held["prompt_tokens"] == held["local_prompt_tokens"]).all()
 
 
+@pytest.mark.usefixtures("key")
 def test_the_first_request_warms_the_cache_for_those_beside_each_other(
     server: VllmServer, data_dir: Path, tmp_path: Path
 ):
@@ -230,6 +236,7 @@ def test_the_first_request_warms_the_cache_for_those_beside_each_other(
         assert found >= meta.prefix_tokens // BLOCK * BLOCK
 
 
+@pytest.mark.usefixtures("key")
 @pytest.mark.parametrize("hold", ["json", "auto"])
 def test_thinking_that_is_off_and_schemas_break_nothing(hold: str, server: VllmServer, data_dir: Path, tmp_path: Path):
     asked = as_words(f"--task trec --k 5 --test-size 10 --chat turns --thinking off --hold {hold}")
@@ -238,6 +245,7 @@ def test_thinking_that_is_off_and_schemas_break_nothing(hold: str, server: VllmS
     assert "reason" not in frame or frame["reason"].isna().all()
 
 
+@pytest.mark.usefixtures("key")
 def test_scores_of_labels_are_those_of_the_transformers_backend(server: VllmServer, data_dir: Path, tmp_path: Path):
     asked = as_words("--task trec --k 5 --test-size 6 --chat turns --score exact --calibrate batch")
     there = of_chats(server, tmp_path / "there", data_dir, *asked)
