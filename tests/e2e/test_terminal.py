@@ -12,10 +12,11 @@ import termios
 import threading
 from pathlib import Path
 
+from support.models import tiny_checkpoint
 from support.program import PROGRAM, as_words
 from support.warm_program import WarmProgram
 
-RUN = as_words("run --task stdlib_six --model gemma3-270m --k 1,5 --draws 1 --test-size 6 --results")
+RUN = as_words("run --task stdlib_six --dtype float32 --k 1,5 --draws 1 --test-size 6")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -48,14 +49,16 @@ def on_terminal(*words: str, warm: WarmProgram | None = None) -> str:
 
 
 def test_a_run_on_a_terminal_shows_the_time_at_once_and_scores_as_cells_finish(warm: WarmProgram, tmp_path: Path):
-    said = CONTROL.sub("", on_terminal(*RUN, str(tmp_path / "results")))
+    tiny_checkpoint(tmp_path / "tiny")
+    words = ("--model", str(tmp_path / "tiny"), "--results", str(tmp_path / "results"))
+    said = CONTROL.sub("", on_terminal(*RUN, *words))
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", said)]
     assert "0:00:00" in next(line for line in lines if line)
     loading = next(at for at, line in enumerate(lines) if "loading the model" in line)
     assert re.search(r"0:00:\d\d", " ".join(lines[loading : loading + 3]))
     assert "accuracy so far, of the cells that this run finished:" in lines
     assert any(re.fullmatch(r"  random, drawn, k=1: \d+\.\d%, done", line) for line in lines)
-    assert "stdlib_six · gemma3-270m · random" in lines
+    assert "stdlib_six · tiny · random" in lines
     assert max(map(len, lines)) <= 80
 
     piped = warm.run(["summary", "--results", str(tmp_path / "results")], os.environ)
