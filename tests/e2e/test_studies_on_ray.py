@@ -52,6 +52,14 @@ models: [./first]
 settings:
   - {name: faulty, k: [1, 8], draws: 2, test_size: 4, backend: faulty}
 """
+TWO_GROUPS = """\
+tasks: [stdlib_six]
+models: [./first]
+options: {draws: 1, test_size: 4, backend: faulty}
+settings:
+  - {name: dies, k: [1, 8]}
+  - {name: next, k: 1, select: balanced}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tiny_checkpoint(root / name)
     (root / "mine.yaml").write_text(STUDY, encoding="utf-8")
     (root / "faulty.yaml").write_text(FAULTY, encoding="utf-8")
+    (root / "two.yaml").write_text(TWO_GROUPS, encoding="utf-8")
     return root
 
 
@@ -145,8 +154,6 @@ def test_a_study_on_ray_is_the_study_without(cluster: None, folder: Path, tmp_pa
     assert len(told.ended) == len(told.shared) == 3
     assert sum(len(one.computed) for _, one in told.ended) == 18
     assert [one.name for one in (tmp_path / "shared" / "_studies").iterdir()] == ["mine.json"]
-    again, _ = carried_out(folder / "mine.yaml", tmp_path / "shared", engines=1)
-    assert (len(again.computed), len(again.kept)) == (0, 18)
 
 
 def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(faults: Path, folder: Path, tmp_path: Path):
@@ -172,17 +179,18 @@ def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
     fault: str, reason: str, faults: Path, folder: Path, tmp_path: Path
 ):
     (faults / fault).write_text("100")
-    outcome, told = carried_out(folder / "faulty.yaml", tmp_path, engines=1)
-    assert {(spec.k, spec.draw) for spec in map(outcome.names.get, outcome.failed)} == {(8, draw) for draw in range(2)}
-    assert all(said.startswith(reason) for said in outcome.failed.values())
-    there = predictions(tmp_path)[["k", "draw"]].itertuples(index=False, name=None)
-    assert set(there) == {(1, draw) for draw in range(2)}
-    assert len(list(tmp_path.rglob("*.failed.json"))) == 2
-    assert sum("gave up" in note for note in told.notes) == 2
+    outcome, told = carried_out(folder / "two.yaml", tmp_path, engines=1)
+    ((cell, said),) = outcome.failed.items()
+    assert (outcome.names[cell].select, outcome.names[cell].k) == ("random", 8)
+    assert said.startswith(reason)
+    there = predictions(tmp_path)[["select", "k"]].itertuples(index=False, name=None)
+    assert set(there) == {("random", 1), ("balanced", 1)}
+    assert len(list(tmp_path.rglob("*.failed.json"))) == 1
+    assert sum("gave up" in note for note in told.notes) == 1
     assert any("Traceback" in note for note in told.notes) == (fault == "raise")
     (faults / fault).unlink()
-    again, _ = carried_out(folder / "faulty.yaml", tmp_path, engines=1)
-    assert (len(again.computed), len(again.failed)) == (2, 0)
+    again, _ = carried_out(folder / "two.yaml", tmp_path, engines=1)
+    assert (len(again.computed), len(again.kept), len(again.failed)) == (1, 2, 0)
     assert not list(tmp_path.rglob("*.failed.json"))
 
 
