@@ -27,7 +27,7 @@ def read(program_here: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = program_here("run", *ASKED, "--k", 12, "--attention", patterns, "--results", results)
     assert done.returncode == 0, done.stderr
     assert "block:3,sink=0,local=0" in done.stdout
-    retrieved = as_words(f"--k 6 --select bm25 --attention full,block:1,reuse --results {results}")
+    retrieved = as_words(f"--k 4 --test-size 2 --select bm25 --attention full,block:1,reuse --results {results}")
     own = program_here("run", *ASKED, *retrieved)
     assert own.returncode == 0, own.stderr
     return results
@@ -67,7 +67,7 @@ def test_retrieved_demonstrations_are_computed_once(read: Path):
 
 def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program_here: Run, read: Path):
     for select, attention in (("random", "block:3"), ("bm25", "block:1,reuse")):
-        k = 12 if select == "random" else 6
+        k = 12 if select == "random" else 4
         words = f"show --task stdlib --k {k} --select {select} --attention {attention} --results {read} --json"
         done = program_here(*as_words(words))
         assert done.returncode == 0, done.stderr
@@ -86,17 +86,17 @@ def test_plan_counts_operations_and_cache_by_attention(program_here: Run):
 def test_perplexity_of_real_text_grows_where_less_is_seen(program_here: Run, tmp_path: Path):
     texts = tmp_path / "texts"
     texts.mkdir()
-    (texts / "a.txt").write_text(inspect.getsource(zipfile)[:1600])
-    (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:1600].encode()))
+    (texts / "a.txt").write_text(inspect.getsource(zipfile)[:1000])
+    (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:1000].encode()))
     words = as_words(
-        f"perplexity --model gemma3-270m --texts {texts} --lengths 64,320 --attention full,grouped:3,16 "
+        f"perplexity --model gemma3-270m --texts {texts} --lengths 64,192 --attention full,grouped:3,16 "
         f"--dtype float32 --results {tmp_path}"
     )
     done = program_here(*words, "--json")
     assert done.returncode == 0, done.stderr
     rows = {(r["attention"], r["length"]): r for r in json.loads(done.stdout)["perplexity"]}
-    assert rows["full", 320]["perplexity"] < rows["full", 64]["perplexity"]
-    assert rows["grouped:3,16", 320]["ratio"] > 1
+    assert rows["full", 192]["perplexity"] < rows["full", 64]["perplexity"]
+    assert rows["grouped:3,16", 192]["ratio"] > 1
     assert np.isfinite([r["perplexity"] for r in rows.values()]).all()
     again = program_here(*words)
     assert "0 computed, 4 already computed" in again.stderr

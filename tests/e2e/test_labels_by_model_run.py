@@ -37,7 +37,7 @@ def shared_models() -> Iterator[None]:
 def folder(tmp_path: Path) -> Path:
     """A small task, ``mine``, and one that asks its train rows, ``pool``."""
     data = load_data(load_task("stdlib_six"))
-    rows = {"train": data.train[:: len(data.train) // 24][:24], "test": data.test[:3]}
+    rows = {"train": data.train[:: len(data.train) // 12][:12], "test": data.test[:3]}
     for name, examples in rows.items():
         lines = [json.dumps({"id": one.id, "text": one.fields["text"][:50], "label": one.answer}) for one in examples]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
@@ -50,7 +50,7 @@ def test_the_labels_that_prompts_show_are_the_answers_of_the_same_model_to_the_s
     asked, results = folder / "asked", folder / "results"
     said("run", "--task", folder / "pool.yaml", "--k", 0, "--results", asked, *MODEL)
     answers = icl_bench.read(asked).predictions.set_index("test_id")["prediction"].to_dict()
-    assert len(answers) == 24
+    assert len(answers) == 12
     for perturbation in ("none", "labels:model", "labels:model,k=2", "inputs-only,format=2"):
         words = ("--k", "2,6", "--draws", 2, "--perturbation", perturbation, "--results", results)
         said("run", "--task", folder / "mine.yaml", *words, *MODEL)
