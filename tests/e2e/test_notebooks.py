@@ -34,8 +34,12 @@ PORT = free_port()
 
 SMALLER = {
     **{name: {IMPORT: ONCE} for name in PUBLISHED},
-    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 4], "draws": 2, "test_size": 6'},
-    "05_does_context_need_context": {'"k": [8, 24]': '"k": [2, 8]', '"test_size": 20': '"test_size": 4'},
+    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 3], "draws": 2, "test_size": 4'},
+    "05_does_context_need_context": {
+        '"block:4", "block:12"': '"block:2"',
+        '"k": [8, 24]': '"k": [2, 4]',
+        '"test_size": 20': '"test_size": 3',
+    },
     "06_demonstrations_as_vectors": {
         "--rows 88": "--rows 8",
         "--batch 8": "--batch 4",
@@ -46,13 +50,13 @@ SMALLER = {
         '"test_size": 20': '"test_size": 8',
         "k=32": "k=8",
     },
-    "07_your_own_data": {'[1, 10, 40], "draws": 2, "test_size": 30': '[1, 4], "draws": 2, "test_size": 8'},
+    "07_your_own_data": {'[1, 10, 40], "draws": 2, "test_size": 30': '[1, 3], "draws": 2, "test_size": 4'},
     "08_which_selection_at_what_price": {
-        "k=40, draws=3": "k=6, draws=2",
-        "k=8": "k=4",
-        '"test_size": 24': '"test_size": 8',
+        "k=40, draws=3": "k=5, draws=2",
+        "k=8": "k=3",
+        '"test_size": 24': '"test_size": 4',
     },
-    "09_choose_a_setting": {'"k": [0, 5]': '"k": [0, 2]', '"draws": 3, "test_size": 40': '"draws": 2, "test_size": 12'},
+    "09_choose_a_setting": {'"k": [0, 5]': '"k": [0, 2]', '"draws": 3, "test_size": 40': '"draws": 2, "test_size": 8'},
     "10_a_model_behind_a_server": {
         '"draws": 2, "test_size": 12': '"draws": 1, "test_size": 2',
         '"8123"': f'"{PORT}"',
@@ -82,8 +86,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("imported")
 
 
+LONGEST = ("06_demonstrations_as_vectors", "10_a_model_behind_a_server")
+"""They train a reader of vectors and start a server, which other tests do too."""
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough) if name.startswith("06") else name for name in NAMES]
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in LONGEST else name for name in NAMES]
 )
 def test_a_notebook_runs(name: str, kernel: Any, imported: Path, tmp_path: Path, request: pytest.FixtureRequest):
     """Raises with the cell's own error; each has a picture or a table to look at."""
