@@ -1,4 +1,4 @@
-"""``icl-bench run --backend vllm``, as a user runs it; each run starts an engine."""
+"""``icl-bench run --backend vllm``, as a user runs it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.golden_runs import VLLM, exported
+from support.in_process import said as said_here
 
 import icl_bench
 
@@ -50,5 +51,5 @@ def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0
     now = pd.read_csv(io.BytesIO(content), keep_default_na=False, dtype=str)
     pd.testing.assert_frame_equal(now[list(before.columns)], before)
 
-    again = ran([*words, "--json"], data_dir)
-    assert {point["k"] for point in json.loads(again.stdout)["curves"]} == {6, 12}
+    again = said_here(*words, "--data-dir", data_dir, "--json")
+    assert {point["k"] for point in json.loads(again)["curves"]} == {6, 12}
