@@ -24,7 +24,7 @@ def test_a_sweep_leaves_one_file_a_cell_and_nothing_else(swept: Path):
 
 def test_every_cell_has_every_test_row_once(swept: Path):
     frame = icl_bench.read(swept).predictions
-    assert len(frame) == 4 * 12
+    assert len(frame) == 4 * 24
     assert not frame.duplicated(KEY).any()
     assert (frame["correct"] == (frame["gold"] == frame["prediction"])).all()
     assert frame["valid"].all()
@@ -59,7 +59,7 @@ def test_export_writes_the_promised_columns(program: Run, swept: Path, tmp_path:
         assert done.returncode == 0, done.stderr
         frame = pd.read_parquet(out) if name.endswith("parquet") else pd.read_csv(out)
         assert list(frame.columns[: len(promised)]) == promised
-        assert len(frame) == 48
+        assert len(frame) == 96
 
 
 def test_summary_gives_the_tables_that_scripts_read(program: Run, swept: Path):

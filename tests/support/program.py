@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 PROGRAM = [sys.executable, "-m", "icl_bench"]
-SWEEP = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "1,10", "--draws", "2", "--test-size", "12")
+SWEEP = ("run", "--task", "stdlib", "--model", "gemma3-270m", "--k", "1,10", "--draws", "2", "--test-size", "24")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
