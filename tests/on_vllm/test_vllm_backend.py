@@ -194,8 +194,8 @@ def test_queries_with_demonstrations_of_their_own_keep_what_they_share_once(
     data_dir: Path, vllm: Any, transformers: Any
 ):
     rows = 8
-    sweep = prepared("banking77", "20,40", data_dir, rows=rows, select="hybrid:10")
-    cells = [prompts for _, prompts in sweep.plan.groups[0].group.prompts([20, 40])]
+    sweep = prepared("banking77", "10,24", data_dir, rows=rows, select="hybrid:4")
+    cells = [prompts for _, prompts in sweep.plan.groups[0].group.prompts([10, 24])]
     vllm.llm.reset_prefix_cache()
     transformers.cache.drop()
     # vLLM computes up to a block more for each query; ours the last part of a chunk for each k
