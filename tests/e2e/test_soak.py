@@ -38,9 +38,9 @@ def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was(soak: Call
 
 
 EVERY = {
-    16: ("sweep", "export", "import", "conversion", "arrays", "leaderboard", "draft"),
-    60: ("rationales", "choose", "batches"),
-    150: ("adapt", "finetune"),
+    32: ("sweep", "export", "import", "conversion", "arrays", "leaderboard", "draft"),
+    90: ("rationales", "choose", "batches"),
+    200: ("adapt", "finetune"),
 }
 """Every how many operations a kill is tried -> works: those that take longest less often."""
 
