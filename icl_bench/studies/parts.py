@@ -108,6 +108,7 @@ class Engines:
 
     def __init__(self) -> None:
         self._loaded: tuple[object, Backend] | None = None
+        self._used = False
 
     @property
     def engine(self) -> object:
@@ -124,9 +125,15 @@ class Engines:
         return self._loaded[1]
 
     def free(self) -> None:
-        """Release its memory before something else is loaded."""
+        """Release its memory before something else is loaded.
+
+        The first time there is nothing to release, and a search for garbage takes a third of a second beside
+        large libraries.
+        """
         self._loaded = None
-        gc.collect()
+        if self._used:
+            gc.collect()
+        self._used = True
 
 
 def share_room(parts: Sequence[Part]) -> None:
