@@ -16,7 +16,7 @@ from support.models import PlainDecoding, plain_model, tiny_checkpoint
 from icl_bench.backends.interface import Answer, Backend, Free, Greedy
 from icl_bench.models.packaged_gemma import GEMMA3_270M
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
-from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import read_results
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -53,18 +53,17 @@ class Made:
         return read_results(results).sort_values("test_id").reset_index(drop=True)
 
 
-@pytest.fixture(scope="module", params=[GEMMA3_270M.name, pytest.param(SMOLLM2_135M.name, marks=pytest.mark.thorough)])
+@pytest.fixture(scope="module", params=[pytest.param(GEMMA3_270M.name, marks=pytest.mark.thorough), SMOLLM2_135M.name])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     if not MODELS[request.param].is_installed():
         pytest.skip(f"needs pip install {MODELS[request.param].install}")
     return Made(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def label(network: Any, prompt: Ids, decoding: Greedy) -> int:
-    """A sampled label, token by token by the library's own model."""
+def label(plain: PlainDecoding, decoding: Greedy) -> int:
+    """A sampled label behind a prompt, token by token by the library's own model."""
     assert decoding.sampling is not None
     automaton, state, written = decoding.automaton, 0, list[int]()
-    plain = PlainDecoding(network, prompt)
     places = {token: place for place, token in enumerate(automaton.vocabulary.tolist())}
     while automaton.decided[state] < 0:
         logits = plain.logits.numpy()
@@ -77,11 +76,10 @@ def label(network: Any, prompt: Ids, decoding: Greedy) -> int:
     return int(automaton.decided[state])
 
 
-def thought(network: Any, tokenizer: Any, prompt: Ids, free: Free, ends: set[int]) -> str:
-    """A sampled thought, token by token by the library's own model."""
+def thought(plain: PlainDecoding, tokenizer: Any, free: Free, ends: set[int]) -> str:
+    """A sampled thought behind a prompt, token by token by the library's own model."""
     assert free.sampling is not None
     written: list[int] = []
-    plain = PlainDecoding(network, prompt)
     while len(written) < free.max_tokens:
         logits = plain.logits.numpy()
         token = int((logits + free.sampling.noise(len(written), len(logits))).argmax())
@@ -106,7 +104,8 @@ def test_sampled_labels_are_those_of_a_slow_loop(made: Made, tmp_path: Path):
     assert task.samples is not None
     for index, row in enumerate(task.data.test):
         each = [task.samples.of(task.decodings(task.data.test)[index], row.id, n) for n in range(3)]
-        expected = [label(network, prompts.ids(index), one) for one in each if isinstance(one, Greedy)]
+        plain = PlainDecoding(network, prompts.ids(index))
+        expected = [label(plain.copy(), one) for one in each if isinstance(one, Greedy)]
         (stored,) = frame.loc[frame["test_id"] == row.id, "samples"]
         assert list(stored) == [task.data.labels[at] for at in expected]
 
@@ -120,7 +119,8 @@ def test_sampled_thoughts_are_those_of_a_slow_loop(made: Made, tmp_path: Path):
     sampling = [task.samples.of(task.decodings(task.data.test)[0], row.id, n) for n in range(3)]
     each = [replace(task.thinking.free, sampling=one.sampling.named("thought")) for one in sampling]  # type: ignore[union-attr]
     ends = made.backend.model.end_tokens
-    expected = [thought(network, task.tokenizer, prompts.ids(0), one, ends) for one in each]
+    plain = PlainDecoding(network, prompts.ids(0))
+    expected = [thought(plain.copy(), task.tokenizer, one, ends) for one in each]
     (stored,) = frame.loc[frame["test_id"] == row.id, "sample_thoughts"]
     assert list(stored) == expected
     assert len(set(expected)) > 1

