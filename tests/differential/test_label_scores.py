@@ -72,7 +72,9 @@ def expected(whole: Any, prompt: tuple[int, ...], label: list[int]) -> float:
     ("model", "mode"),
     [
         # what labels are does not depend on the model: the larger one's are thorough tests
-        pytest.param(model, mode, id=f"{model.name}-{mode}", marks=[] if model is SMOLLM2_135M else pytest.mark.thorough)
+        pytest.param(
+            model, mode, id=f"{model.name}-{mode}", marks=[] if model is SMOLLM2_135M else pytest.mark.thorough
+        )
         for model in (GEMMA3_270M, SMOLLM2_135M)
         for mode in ("plain", "choices", "chat")
         if model is SMOLLM2_135M or mode != "chat"  # which the other one has no template for

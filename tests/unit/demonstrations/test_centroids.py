@@ -175,9 +175,9 @@ def test_centroids_of_real_questions_cover_more_labels_than_random_ones(data_dir
     lines = (data_dir / "banking77" / "train.jsonl").read_bytes().splitlines()
     rows = [json.loads(line) for line in lines]
     rng = np.random.default_rng(0)
-    rows = [rows[i] for i in rng.permutation(len(rows))[:300]]
+    rows = [rows[i] for i in rng.permutation(len(rows))[:160]]
     embeddings = SentenceEncoder.find().embed([row["text"] for row in rows])
     labels = np.array([row["label"] for row in rows])
-    spread = [len(set(labels[choose(embeddings, 77, seed)])) for seed in range(3)]
-    drawn = [len(set(labels[rng.permutation(300)[:77]])) for _ in range(50)]
+    spread = [len(set(labels[choose(embeddings, 60, seed)])) for seed in range(3)]
+    drawn = [len(set(labels[rng.permutation(160)[:60]])) for _ in range(50)]
     assert min(spread) > np.mean(drawn)

@@ -117,7 +117,7 @@ def test_ids_equal_tokenizing_the_whole_text(tokenizer, name):
     template = TEMPLATES[name]
     shown = rows_of(template, ORDINARY)
     assert_exact(tokenizer, template, shown, shown[:3])
-    for awkward in NASTY[list(TEMPLATES).index(name) % 2 :: 2]:  # each with half of the templates
+    for awkward in NASTY[list(TEMPLATES).index(name) % 5 :: 5]:  # each with a fifth of the templates
         odd = rows_of(template, [(awkward, "x"), ("x", f"y{awkward}")])
         assert_exact(tokenizer, template, [shown[0], *odd, shown[1]], [shown[0], *odd[:1]])
 

@@ -31,7 +31,7 @@ METHODS = ("knn", "encoder-probe", "probe", "lora", "full")
 
 def prepared(tmp_path: Path, model: Path, method: str, task: Path | None = None, **changes: Any) -> Finetuning:
     """A training of a classifier that is kept in the folder ``kept``."""
-    task = task or write_task(tmp_path / "task", train_rows=200, test_rows=30)
+    task = task or write_task(tmp_path / "task", train_rows=120, test_rows=30)
     options: dict[str, Any] = {"k": "60", "draws": 1, "epochs": 3, "device": "cpu", "dtype": "float32", **changes}
     options |= {"method": (method,), "keep_checkpoints": tmp_path / "kept"}
     return Finetuning.prepare(FinetuneSpec(task=str(task), model=str(model), **options))
@@ -101,9 +101,16 @@ def test_the_program_gives_the_stored_predictions(
         assert shown[1] in made.task.data.labels
 
 
-@pytest.mark.parametrize("method", ["probe", "lora", "full"])
 @pytest.mark.parametrize(
-    ("family", "tokenizer"), [("gemma3_text", gpt2_tokenizer), ("qwen2", qwen_tokenizer)], ids=["gemma3", "qwen2"]
+    ("family", "tokenizer", "method"),
+    [
+        ("gemma3_text", gpt2_tokenizer, "probe"),
+        ("gemma3_text", gpt2_tokenizer, "lora"),
+        ("gemma3_text", gpt2_tokenizer, "full"),
+        ("qwen2", qwen_tokenizer, "lora"),
+        pytest.param("qwen2", qwen_tokenizer, "probe", marks=pytest.mark.thorough),
+        pytest.param("qwen2", qwen_tokenizer, "full", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_program_gives_them_with_other_models(
     tmp_path: Path, family: str, tokenizer: Callable[[], Any], method: str, monkeypatch: pytest.MonkeyPatch

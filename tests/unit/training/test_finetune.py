@@ -345,11 +345,11 @@ def test_training_learns_its_examples(tmp_path: Path, tiny: Path, method: Any):
     made = prepared(tmp_path, tiny)
     examples = Examples(made.task, 0, 12)
     object.__setattr__(examples, "test", examples.train)
-    recipe = Recipe.of(method, epochs=40, batch=4, learning_rate=2e-2, lora_dropout=0.0)
+    recipe = Recipe.of(method, epochs=28, batch=4, learning_rate=2e-2, lora_dropout=0.0)
     done = training.fine_tune(examples, recipe, source=str(tiny), device="cpu", dtype="float32", seed=0)
     assert max(done.test) == 1.0
-    assert len(done.test) == len(done.validation) == len(done.logits) == 40
-    assert done.padded_tokens >= done.training_tokens == 40 * sum(len(r.ids) for r in examples.train)
+    assert len(done.test) == len(done.validation) == len(done.logits) == 28
+    assert done.padded_tokens >= done.training_tokens == 28 * sum(len(r.ids) for r in examples.train)
 
 
 def test_products_are_computed_in_the_dtype_that_was_asked_for(tmp_path: Path, tiny: Path):

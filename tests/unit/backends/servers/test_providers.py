@@ -101,9 +101,9 @@ def test_answers_and_tokens_are_those_of_the_provider_to_the_last_one(name: str,
     provider = Provider(lambda query: f"label {query.split()[-2]} .")
     with serving(lambda body: answer(provider, body)) as server:
         made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
-        found = [answers(made, conversations(k, 6, style)) for k in (200, 400)]
+        found = [answers(made, conversations(k, 3, style)) for k in (200, 400)]
     assert {request["path"] for request in server.requests} == {path}
-    assert [[a.text for a in each] for each in found] == [[f"label {i} ." for i in range(6)]] * 2
+    assert [[a.text for a in each] for each in found] == [[f"label {i} ." for i in range(3)]] * 2
     stored = sorted(
         (a.prompt_tokens, a.cached_tokens, a.written_tokens or 0, a.answer_tokens) for e in found for a in e
     )
@@ -117,11 +117,11 @@ def test_anthropic_reads_a_smaller_k_from_its_cache_and_writes_only_what_is_new(
     with serving(provider.messages) as server:
         made = server_backend(at(server.url, "anthropic"), provider="anthropic")
         for k in (200, 400):
-            answers(made, conversations(k, 6, style))
-    first, *others = provider.bills[:6]
+            answers(made, conversations(k, 3, style))
+    first, *others = provider.bills[:3]
     assert (first.cached, first.written) == (0, 3 + 200 * WORDS)
     assert {(b.cached, b.written, b.new) for b in others} == {(3 + 200 * WORDS, 0, 3)}
-    first, *others = provider.bills[6:]
+    first, *others = provider.bills[3:]
     assert (first.cached, first.written) == (3 + 200 * WORDS, 200 * WORDS)
     assert {(b.cached, b.written, b.new) for b in others} == {(3 + 400 * WORDS, 0, 3)}
 

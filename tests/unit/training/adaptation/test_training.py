@@ -238,9 +238,9 @@ def test_the_loss_is_that_of_perplexity(tmp_path: Path, tiny: Path, texts: Path,
 
 
 def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path, texts: Path):
-    spec = asked(tmp_path, tiny, texts, tokens=4000)
+    spec = asked(tmp_path, tiny, texts, tokens=2000)
     after, said = trained(spec)
-    steps = math.ceil(4000 / (2 * 32))
+    steps = math.ceil(2000 / (2 * 32))
     before = load_file(tiny / "model.safetensors")
     assert before.keys() == after.keys()
     assert not any(torch.equal(before[name], after[name]) for name in before if "proj" in name)
@@ -277,16 +277,16 @@ def test_it_learns_and_writes_an_ordinary_checkpoint(tmp_path: Path, tiny: Path,
 def test_an_adaptation_that_was_stopped_goes_on_to_the_same_weights(
     tmp_path: Path, tiny: Path, texts: Path, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resumable, "SAVE_STEPS", 3)
-    whole = asked(tmp_path, tiny, texts, out=tmp_path / "whole")
+    monkeypatch.setattr(resumable, "SAVE_STEPS", 2)
+    whole = asked(tmp_path, tiny, texts, out=tmp_path / "whole", tokens=450)
     wanted, _ = trained(whole)
-    spec = asked(tmp_path, tiny, texts, recompute=recompute)
+    spec = asked(tmp_path, tiny, texts, recompute=recompute, tokens=450)
 
     class StoppedError(Exception):
         pass
 
     def stop(said: str) -> None:
-        if said.startswith("step 11 "):
+        if said.startswith("step 5 "):
             raise StoppedError
 
     with pytest.raises(StoppedError):
@@ -305,7 +305,7 @@ def test_an_adaptation_that_was_stopped_goes_on_to_the_same_weights(
 
 
 def test_lora_is_merged_into_the_weights(tmp_path: Path, tiny: Path, texts: Path):
-    spec = asked(tmp_path, tiny, texts, method="lora")
+    spec = asked(tmp_path, tiny, texts, method="lora", tokens=200)
     after, _ = trained(spec)
     before = load_file(tiny / "model.safetensors")
     assert before.keys() == after.keys()

@@ -332,7 +332,7 @@ def test_the_decoders_own_weights_may_learn_more_slowly(tmp_path: Path, tiny: Pa
 
 def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, tiny: Path):
     plain = load_file(Path(VectorEncoder.of(None, "mean").source) / "model.safetensors")
-    spec = asked(tmp_path, tiny, epochs=2, unfreeze_after=1, learning_rate=1e-3)
+    spec = asked(tmp_path, tiny, epochs=2, unfreeze_after=1, learning_rate=1e-3, rows=24)
     trained(spec)
     after = load_file(spec.out / ENCODER / "model.safetensors")
     name = "encoder.layer.0.attention.self.query.weight"
