@@ -49,7 +49,7 @@ def retrieved(k: int) -> PromptSet:
     rng = np.random.default_rng(2)
     pool = [ids(int(size), 50 + i) for i, size in enumerate(rng.integers(3, 16, 30))]
     suffixes, ends = [], []
-    for i in range(24):
+    for i in range(13):
         shown = [pool[0], *(pool[j] for j in 1 + rng.permutation(29)[: k - 1])]
         suffixes.append(sum(shown, ()) + ids(5 + i % 7, 300 + i))
         ends.append(tuple((1 + np.cumsum([len(s) for s in shown])).tolist()))
@@ -84,7 +84,7 @@ def test_a_cell_is_the_same_alone_and_after_others(fresh, text):
     pattern, large = Pattern.parse(text), cell(21)
     alone = answered(fresh(), large, pattern)
     backend = fresh()
-    for before in (cell(2), cell(5), cell(9, draw=1), cell(4), cell(11), cell(20)):
+    for before in (cell(2), cell(9, draw=1), cell(4), cell(20)):
         answered(backend, before, pattern, [0, 4], reserve=len(large.prefix) + 31)
     assert answered(backend, large, pattern) == alone
 
@@ -120,7 +120,7 @@ def test_a_cell_of_demonstrations_that_are_reused_is_the_same_alone_after_others
     backend = fresh()
     answered(backend, retrieved(3), pattern)
     assert answered(backend, prompts, pattern) == alone
-    some = [17, 20, 21]
+    some = [7, 10, 11]
     assert answered(fresh(), prompts, pattern, some) == [alone[i] for i in some]
 
 

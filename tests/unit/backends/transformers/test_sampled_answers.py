@@ -126,7 +126,7 @@ def test_a_sample_is_the_same_alone_packed_and_beside_other_rows(
     both: tuple[LoadedModel, Any], automaton: LabelAutomaton, kind: str
 ):
     model, _ = both
-    each = sampled(Free(("no such text",), 8) if kind == "free" else Greedy(automaton))
+    each = sampled(Free(("no such text",), 5) if kind == "free" else Greedy(automaton))
     whole = asked(model, each)
     for settings in ({"pack_rows": 1}, {"pack_rows": 4, "chunk_tokens": 7}):
         assert _said(asked(model, each, **settings)) == _said(whole)
