@@ -70,6 +70,7 @@ class Findings:
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Every table with its name. A plugin's finding that fails is skipped."""
+        self.context.work_out()
         for name in FINDINGS:
             with FINDINGS.skipping(name):
                 yield name, self.context.table(name)
@@ -79,6 +80,7 @@ class Findings:
 
         ``without_scores`` names the cells that tables of label probabilities do not have.
         """
+        self.context.work_out()
         first = self.summary.as_json()
         tables = {}
         for name in FINDINGS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icl_bench.analysis.by_task import IN_ORDER, ByTask, each_task, joined_tables, processes_in_memory
@@ -94,13 +94,12 @@ def _way(name: str) -> ByTask | None:
     return FINDINGS[name].by_task if name in FINDINGS else None
 
 
-def _tables_of(context: Context) -> dict[str, pd.DataFrame]:
-    """The tables of one task; without those that failed."""
+def _tables_of(context: Context, names: Collection[str]) -> dict[str, pd.DataFrame]:
+    """These tables of one task; without those that failed."""
     tables = {}
-    for name in FINDINGS:
-        if _way(name) is not None:
-            with suppress(Exception):
-                tables[name] = context.table(name)
+    for name in names:
+        with suppress(Exception):
+            tables[name] = context.table(name)
     return tables
 
 
@@ -138,35 +137,45 @@ class Context:
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of a finding, computed on first access."""
-        if name not in self._tables and self.stored.rows.by_task and _way(name) is not None:
-            self.work_out()
+        if name not in self._tables and self._is_large and _way(name) is not None:
+            self._tables.update(self.kept.read() or self._by_task([name]))
         if name not in self._tables:
             table = FINDINGS[name].make(self)
             # those of all tasks have it once they are joined
             self._tables[name] = with_rows_left_out(table, self.stored.cells) if self.whole is None else table
         return self._tables[name]
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether this is the context of all tasks of a large folder."""
+        return self.whole is None and self.stored.rows.by_task
+
     def work_out(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Of a large folder, compute all tables that can be computed task by task, once.
 
         A task's predictions are then a data frame once, and the next command finds all these tables.
         """
-        if self.whole is not None or not self.stored.rows.by_task or self._worked_out:
+        if not self._is_large or self._worked_out:
             return
         self._worked_out.append(True)
-        if kept := self.kept.read():
-            self._tables.update(kept)
-            return
-        tables: dict[str, dict[str, pd.DataFrame]] = {}
+        if not (tables := self.kept.read()):
+            tables = self._by_task([name for name in FINDINGS if _way(name) is not None], say)
+            self.kept.write(tables)
+        self._tables.update(tables)
+
+    def _by_task(self, names: Collection[str], say: Callable[[str], None] = lambda _: None) -> dict[str, pd.DataFrame]:
+        """These tables, computed task by task; without those that failed in a task."""
+        of_names: dict[str, dict[str, pd.DataFrame]] = {}
         tasks = self.stored.rows.tasks
-        for task, found in self._each_task(_tables_of, tasks, say):
+        for task, found in self._each_task(partial(_tables_of, names=names), tasks, say):
             for name, table in found.items():
-                tables.setdefault(name, {})[task] = table
-        for name, of_tasks in tables.items():
-            if len(of_tasks) == len(tasks):  # else it failed in one, and is computed again to say why
+                of_names.setdefault(name, {})[task] = table
+        tables = {}
+        for name, of_tasks in of_names.items():
+            if len(of_tasks) == len(tasks):  # else it is computed from all predictions, to say why
                 table = joined_tables([of_tasks[task] for task in tasks], _way(name) or IN_ORDER, self.facts)
-                self._tables[name] = with_rows_left_out(table, self.stored.cells)
-        self.kept.write({name: self._tables[name] for name in tables if name in self._tables})
+                tables[name] = with_rows_left_out(table, self.stored.cells)
+        return tables
 
     def for_each_task(self, work: Callable[[Context], T], of: Collection[str] | None = None) -> list[T]:
         """What ``work`` returns for the contexts of these tasks, by default of all, in their order."""
@@ -271,7 +280,7 @@ class Context:
     @cached_property
     def rows_apart(self) -> list[str]:
         """Notes on test rows that are not compared (:func:`notes_on_rows_apart`)."""
-        if self.whole is None and self.stored.rows.by_task:
+        if self._is_large:
             if len(self.stored.rows.names("variant")) < 2:
                 return []
             notes = self.for_each_task(lambda context: context.rows_apart)
