@@ -111,20 +111,22 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
         if (more != 0).any(axis=None):
             table[names] = means.groupby(POINT, observed=True)[names].mean()
     table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
-    table[WARMED] = _warmed(queries).groupby(POINT, observed=True)[WARMED].mean()
+    if (billed := queries["local_prompt_tokens"].notna()).any():
+        table[WARMED] = _warmed(queries[billed]).groupby(POINT, observed=True)[WARMED].mean()
+    else:
+        table[WARMED] = np.nan
     return table.reset_index()
 
 
-def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
+def _warmed(billed: pd.DataFrame) -> pd.DataFrame:
     """Tokens of filling a server's cache, by cell: ``WARMED``, indexed by ``POINT`` and cell.
 
-    Rows are the cells whose tokens a server counted. A query usually reads the median number of cached tokens of its
-    cell. This number was read once without the cache: as written tokens if the server bills them, else as new ones. A
-    run pays less if a cell of a smaller k, or an earlier run, has filled the cache.
+    ``billed`` has the queries whose tokens a server counted. A query usually reads the median number of cached tokens
+    of its cell. This number was read once without the cache: as written tokens if the server bills them, else as new
+    ones. A run pays less if a cell of a smaller k, or an earlier run, has filled the cache.
     """
     import pandas as pd
 
-    billed = queries[queries["local_prompt_tokens"].notna()]
     keys = [billed[name] for name in [*POINT, "cell"]]
     cached, written = billed["cached_tokens"].fillna(0.0), billed["cache_write_tokens"].fillna(0.0)
     usual = (cached / billed["samples_a_query"]).groupby(keys, observed=True).median()

@@ -32,10 +32,11 @@ FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": NUMBER, "p
 
 def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Draw the chart of a finding, or only its table; nothing without values."""
-    frame = naming.named(findings.context.table(finding.name))
+    frame = findings.context.table(finding.name)
     chart = finding.section.chart if finding.section else None
     if frame.empty or (chart and not frame[chart.value].notna().any()):
         return None
+    frame = naming.named(frame)
     if chart is None:
         return Drawing((), [of_finding(finding, frame)])
     if chart.shuffled == "left out":

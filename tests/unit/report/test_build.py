@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -401,9 +402,15 @@ def test_a_chart_in_three_formats_is_one_figure():
     assert Written(Path("r.html"), 10**6, files).in_words() == "r.html (1.0 MB) and 1 figure in f"
 
 
-def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
-    results = imported(tmp_path, cell("aabb"), cell("abba", select="balanced"))
-    found = Parsed(page(make_report(results)))
+@pytest.fixture(scope="module")
+def of_one_draw(tmp_path_factory: pytest.TempPathFactory) -> Parsed:
+    """The page of a selection beside the random one, with one draw of each."""
+    made = cell("a" * 40, "a" * 40), cell("b" * 40, "a" * 40, select="balanced")
+    return Parsed(page(make_report(imported(tmp_path_factory.mktemp("draw"), *made))))
+
+
+def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(of_one_draw: Parsed):
+    found = of_one_draw
     assert "balanced against random selection: " in " ".join(found.text.split())
     assert "Accuracy with demonstrations chosen in another way, minus that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
@@ -436,9 +443,8 @@ def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
     assert "scoring=exact" in parsed.text
 
 
-def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_better(tmp_path: Path):
-    results = imported(tmp_path, cell("a" * 40, "a" * 40), cell("b" * 40, "a" * 40, select="balanced"))
-    found = Parsed(page(make_report(results)))
+def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_better(of_one_draw: Parsed):
+    found = of_one_draw
     (shown,) = table(found, "Chosen less random").to_dict("records")
     assert (shown["advice"], shown["draws"], shown["base_draws"]) == ("one draw", 1, 1)
     assert shown["interval_over"] == "test examples only"
@@ -494,20 +500,26 @@ def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_lef
     assert [panel.title.split(" · ")[2].split(",")[0] for panel in section.panels] == ["random"] * 2
 
 
-def test_what_reading_warns_of_is_said_on_the_page_too(tmp_path: Path):
-    sweep(tmp_path / "cards", tmp_path / "results", "1", draws=1)
-    (tmp_path / "results" / "torn.parquet").write_bytes(b"PAR1")
-    with pytest.warns(UserWarning, match="torn.parquet"):
-        made = make_report(tmp_path / "results")
-    assert any("torn.parquet" in note for note in made.notes)
+@pytest.fixture(scope="module")
+def of_failed_cells(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of a folder of failed cells alone, beside a torn file."""
+    folder = tmp_path_factory.mktemp("failed")
 
-
-def test_a_folder_of_failed_cells_alone_is_a_page(tmp_path: Path):
     def fails(_: object) -> None:
         raise CellError("no room")
 
-    runner(plan(tmp_path / "cards", "1"), tmp_path / "results", FakeBackend(fails=fails)).run()
-    found = Parsed(page(make_report(tmp_path / "results")))
+    runner(plan(folder / "cards", "1"), folder / "results", FakeBackend(fails=fails)).run()
+    (folder / "results" / "torn.parquet").write_bytes(b"PAR1")
+    with pytest.warns(UserWarning, match="torn.parquet"):
+        return make_report(folder / "results")
+
+
+def test_what_reading_warns_of_is_said_on_the_page_too(of_failed_cells: Report):
+    assert any("torn.parquet" in note for note in of_failed_cells.notes)
+
+
+def test_a_folder_of_failed_cells_alone_is_a_page(of_failed_cells: Report):
+    found = Parsed(page(of_failed_cells))
     assert found.data["charts"] == []
     assert len(table(found, "Cells that could not be computed")) == 2
 
@@ -518,6 +530,12 @@ def test_a_folder_of_failed_cells_alone_is_a_page(tmp_path: Path):
 def entries(parsed: Parsed) -> list[dict[str, Any]]:
     reader = parsed.data["reader"]
     return [dict(zip(reader["fields"], row, strict=True)) for row in reader["rows"]]
+
+
+def sampled(results: Path) -> tuple[Sequence[str], list[dict[str, Any]]]:
+    """The texts and entries that the page of a folder has for its reader."""
+    found = sample(read_some(results), Naming({}, False))
+    return found.texts, [dict(zip(sample_fields(), row, strict=True)) for row in found.rows]
 
 
 def test_the_reader_shows_the_end_of_the_prompt_that_was_run(results: Path, parsed: Parsed):
@@ -546,21 +564,17 @@ def test_probabilities_are_shown_where_they_are_stored(parsed: Parsed):
 def test_prompts_are_not_shown_where_the_data_has_changed(tmp_path: Path):
     sweep(tmp_path / "cards", tmp_path / "results", "2", draws=1)
     write_rows(tmp_path / "cards" / "train.jsonl", [row(i) for i in range(39)])
-    found = Parsed(page(make_report(tmp_path / "results")))
-    texts = found.data["reader"]["texts"]
-    assert all(entry["query"] is None for entry in entries(found))
-    assert {texts[entry["why"]].split(" (")[0] for entry in entries(found)} == {
-        "No prompt: the data has changed since the run"
-    }
+    texts, found = sampled(tmp_path / "results")
+    assert all(entry["query"] is None for entry in found)
+    assert {texts[entry["why"]].split(" (")[0] for entry in found} == {"No prompt: the data has changed since the run"}
 
 
 def test_prompts_are_not_shown_where_the_data_is_gone(tmp_path: Path):
     sweep(tmp_path / "cards", tmp_path / "results", "2", draws=1)
     (tmp_path / "cards" / "train.jsonl").unlink()
-    found = Parsed(page(make_report(tmp_path / "results")))
-    texts = found.data["reader"]["texts"]
-    assert all("train.jsonl" in texts[entry["why"]] for entry in entries(found))
-    assert all(entry["count"] == 2 for entry in entries(found))
+    texts, found = sampled(tmp_path / "results")
+    assert all("train.jsonl" in texts[entry["why"]] for entry in found)
+    assert {entry["count"] for entry in found} == {2}
 
 
 def test_a_sample_says_so_and_has_every_stratum(tmp_path: Path):
@@ -676,15 +690,15 @@ def test_embedded_json_cannot_end_its_script_and_says_the_same():
 
 @pytest.fixture(scope="module")
 def written(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The page of it as a file, alone in a folder."""
-    return write_report(results, tmp_path_factory.mktemp("page") / "report.html")
+    """The page of it as a file, alone in a folder, written by a process of its own."""
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    code = "import sys; from pathlib import Path; from icl_bench.report import write_report; print(write_report(*map(Path, sys.argv[1:])).size)"
+    done = subprocess.run([sys.executable, "-c", code, results, out], check=True, capture_output=True)
+    return Written(out, int(done.stdout))
 
 
-def test_the_same_folder_gives_the_same_bytes(results: Path, written: Written, tmp_path: Path):
-    one = written.page
-    code = "import sys; from pathlib import Path; from icl_bench.report import write_report; write_report(*map(Path, sys.argv[1:]))"
-    subprocess.run([sys.executable, "-c", code, results, tmp_path / "c.html"], check=True)
-    same = (tmp_path / "c.html").read_bytes() == one.read_bytes()
+def test_the_same_folder_gives_the_same_bytes(report: Report, written: Written):
+    same = written.page.read_bytes() == page(report).encode()
     assert same  # a comparison of megabytes, written out by pytest, takes hours
 
 
