@@ -99,12 +99,14 @@ def _not_again(*_: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def computed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, Path]:
-    """All tables of the folder, computed task by task, and the cache with them."""
+    """All tables of the folder, computed task by task in two processes, and the cache with them."""
     with pytest.MonkeyPatch.context() as patch:
         kept = tmp_path_factory.mktemp("cache")
         patch.setenv("ICL_BENCH_CACHE", str(kept))
-        by_task = findings(folder, patch, 1)
-        by_task.work_out(["curves"], lambda _: None)
+        by_task = findings(folder, patch, 1, processes=2)
+        said: list[str] = []
+        by_task.work_out([*FINDINGS], said.append)
+        assert "computing findings: 1 of 4 tasks" in said
         assert len(dict(by_task.tables())) == len(FINDINGS.names)
     return by_task, kept
 
@@ -124,14 +126,9 @@ def _rounded(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def test_every_table_is_that_of_the_whole_folder(
-    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_table_is_that_of_the_whole_folder(whole: Findings, computed: tuple[Findings, Path]) -> None:
     expected = dict(whole.tables())
-    by_task = findings(folder, monkeypatch, 1, processes=2)
-    said: list[str] = []
-    by_task.work_out([*FINDINGS], said.append)
-    assert "computing findings: 1 of 4 tasks" in said
+    by_task, _ = computed
     for name, table in by_task.tables():
         assert [*table] == [*expected[name]], name
         assert _rounded(table) == _rounded(expected[name]), name
@@ -156,8 +153,9 @@ def test_a_frontier_has_the_costs_and_tests_of_its_points(whole: Findings, compu
 RESAMPLED = ("saturation_chances", "forecast", "learning_ratio", "calibration_error", "temperature")
 
 
-def test_resampling_of_a_task_does_not_depend_on_other_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = findings(folder, monkeypatch, 10**9)
+def test_resampling_of_a_task_does_not_depend_on_other_tasks(
+    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = findings(folder, monkeypatch, 10**9, only={"task": "trec-b"})
     for name in RESAMPLED:
         table = getattr(whole, name)
@@ -198,6 +196,8 @@ def test_a_finding_that_fails_in_a_task_says_so(folder: Path, monkeypatch: pytes
         return context.unperturbed[["task"]].drop_duplicates()
 
     made = FINDINGS["order_sensitivity"]
+    way = lambda name: IN_ORDER if name == "order_sensitivity" else None  # noqa: E731 - of no other, which take long
+    monkeypatch.setattr(context, "_way", way)
     monkeypatch.setitem(FINDINGS._loaded, "order_sensitivity", type(made)("order_sensitivity", fails, by_task=IN_ORDER))
     assert by_task.order_sensitivity["task"].nunique() == 4, "computed from all predictions"
 

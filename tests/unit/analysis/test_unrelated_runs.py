@@ -134,10 +134,14 @@ def made_up() -> Keys:
 
 
 APART = [
-    ["another precision", "a model first by name, at one k", "another task"],
-    ["another way of scoring", "a model first by name, of one selector", "another import"],
-    ["another test set", "a conversation with instructions", "another attention"],
-    ["another training", "calibrated predictions"],
+    [
+        *("another precision", "a model first by name, at one k", "another task"),
+        *("another training", "calibrated predictions"),
+    ],
+    [
+        *("another way of scoring", "a model first by name, of one selector", "another import"),
+        *("another test set", "a conversation with instructions", "another attention"),
+    ],
 ]
 
 
