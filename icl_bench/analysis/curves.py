@@ -133,10 +133,13 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
     """Values of one metric of many answers by point; empty if no prediction has it."""
     import pandas as pd
 
+    own = [m.column for m in metric.measures]  # the cells with its scores
+    if own and predictions.columns.intersection(own).empty:
+        return {}
     labelled = predictions["correct"].notna()
     rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
     answers = rows.get(metric.answers, predictions)
-    if own := [m.column for m in metric.measures]:  # the cells with its scores
+    if own:
         answers = answers[answers.reindex(columns=own).notna().any(axis=1)]
     if metric.needs_common_labels:
         answers = answers[have_common_labels(answers)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.by_task import BY_NAME, ByTask
@@ -20,7 +21,7 @@ from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.partial import PartialCells, partial_cells
-from icl_bench.results.reading import read_some
+from icl_bench.results.reading import no_results, read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import FailureMeta
 
@@ -87,11 +88,17 @@ def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
     """The curves of perturbed demonstrations: the columns of ``curves`` after ``perturbation``."""
     empty = predictions.iloc[:0].assign(perturbation=None)
     perturbed = predictions[predictions["perturbation"].notna()] if "perturbation" in predictions else empty
-    table = curves(perturbed)
+    table = _no_curves().copy() if perturbed.empty else curves(perturbed)
     first = perturbed.drop_duplicates("variant").set_index("variant")
     perturbation = first["perturbation"].astype(object)
     table.insert(0, "perturbation", table["variant"].astype(object).map(perturbation))
     return table
+
+
+@cache
+def _no_curves() -> pd.DataFrame:
+    """The curves of no predictions."""
+    return curves(no_results())
 
 
 def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> Summary:

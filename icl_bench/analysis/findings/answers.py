@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def answers(context: Context) -> pd.DataFrame:
     best = best_points(frame, costs, context.facts)
     own_sizes = frame.groupby(POINT)[["draw", "test_id"]].nunique()
     sizes = own_sizes["test_id"].groupby(["task", "model"]).max()
-    measured = curves(frame.merge(advised.loc[advised["advised"], POINT], on=POINT))
+    measured = cache(lambda: curves(frame.merge(advised.loc[advised["advised"], POINT], on=POINT)))
     paid = budget.of(costs).rename(columns=COLUMN_MEASURES)
     commands = _commands(context)
     rows = []
@@ -125,10 +126,13 @@ def _stored(point: Mapping[Any, Any]) -> tuple[str, ...]:
     return tuple(str(point[name]).partition("+")[0] if name == "variant" else str(point[name]) for name in POINT)
 
 
-def _row(part: pd.DataFrame, highest: Mapping[Any, Any], measured: pd.DataFrame, most: int) -> dict[str, Any]:
+def _row(
+    part: pd.DataFrame, highest: Mapping[Any, Any], measured: Callable[[], pd.DataFrame], most: int
+) -> dict[str, Any]:
     """The answer for a task and model: its point, score and compared point.
 
-    ``measured`` is the curves' row of the advised point, ``most`` the largest number of test examples of a point.
+    ``measured`` returns the curves' rows of the advised points, ``most`` is the largest number of test examples of a
+    point.
     """
     unjudged = part["verdict"].isin(UNJUDGED)
     taken = part[part["advised"]]
@@ -136,7 +140,7 @@ def _row(part: pd.DataFrame, highest: Mapping[Any, Any], measured: pd.DataFrame,
     beside = {} if point is None else _beside(part, point)
     why = _why_not(part, highest, point, beside, most)
     row: dict[str, Any] = {name: (highest if why or point is None else point)[name] for name in POINT}
-    of = highest if all(row[name] == highest[name] for name in POINT) else measured[_is(measured, row)].iloc[0]
+    of = highest if all(row[name] == highest[name] for name in POINT) else measured()[_is(measured(), row)].iloc[0]
     row |= {
         "metric": highest["metric"],
         "score": of["score"],

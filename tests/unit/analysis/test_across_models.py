@@ -26,7 +26,8 @@ from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON
 from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices, UnknownModelError
-from icl_bench.report.build import make_report
+from icl_bench.report.naming import Naming
+from icl_bench.report.sections.index import sections
 from icl_bench.results.store import Store
 
 COMPUTED = ["cell", "score", "metric"]
@@ -268,18 +269,20 @@ def test_the_facts_of_a_run_decide_who_is_paid(tmp_path: Path) -> None:
 
 def test_the_report_draws_all_models_of_a_task_by_seconds(tmp_path: Path) -> None:
     results = folder(tmp_path)
-    table = read_findings(results).frontier_across_models
+    found = read_findings(results)
+    table = found.frontier_across_models
     assert set(table["model"]) == {"api", "local"}
     assert sorted(set(table["queries"])) == list(STEPS)
-    by_name = {section.name: section for section in make_report(results).sections}
+    by_name = {section.name: section for section in sections(found, Naming.of(found.summary))[0]}
     (drawn,) = by_name["frontier-models"].panels
     assert drawn.title == "cards · all models"
     assert {row["series"] for row in drawn.rows} == {"api, random", "local, random"}
     assert {row["cost"] for row in drawn.rows} <= set(table["seconds"])
     alone = tmp_path / "alone"
     fakes.runner(fakes.plan(tmp_path / "task", "1", draws=1), alone, fakes.FakeBackend()).run()
-    assert read_findings(alone).frontier_across_models.empty
-    assert "frontier-models" not in {section.name for section in make_report(alone).sections}
+    found = read_findings(alone)
+    assert found.frontier_across_models.empty
+    assert "frontier-models" not in {section.name for section in sections(found, Naming.of(found.summary))[0]}
 
 
 def test_imports_without_tokens_are_shown_without_money(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_beside_the_best_found_stands_the_test_of_all_paired_comparisons_one_sid
     assert others["p_margin"].notna().tolist() == [True, False]
 
 
-@pytest.mark.parametrize("draws", [2, 3, 10])
+@pytest.mark.parametrize("draws", [2, pytest.param(3, marks=pytest.mark.thorough), 10])
 def test_what_stands_beside_a_verdict_does_not_deny_it(draws: int):
     rng = np.random.default_rng(draws)
     seen = set()

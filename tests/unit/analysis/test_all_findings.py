@@ -113,6 +113,7 @@ def test_the_json_has_every_table_under_its_name(found: Findings):
             assert list(told[name][0]) == list(table.columns)
 
 
+@pytest.mark.thorough  # which those of the command, in the next test, are as well
 def test_the_same_folder_gives_the_same_numbers(results: Path, found: Findings):
     assert json.dumps(find(read_some(results)).as_json()) == json.dumps(found.as_json())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from icl_bench.analysis.findings.comparisons import (
 )
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.intervals import mean_interval
+from icl_bench.analysis.summary import records
 from icl_bench.cli import main
 from icl_bench.metrics import scores
 from icl_bench.report.build import Report, make_report
@@ -137,7 +139,16 @@ SIDES: list[tuple[float, dict[str, str]]] = [
 ]
 
 
-def folder(root: Path, *tasks: str) -> Path:
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Results folders by their tasks, which tests only read."""
+    return cache(lambda *tasks: made_folder(tmp_path_factory.mktemp("free"), *tasks))
+
+
+def made_folder(root: Path, *tasks: str) -> Path:
     """Imported predictions of every comparison at two ks: ``cards`` has labels, ``talks`` texts."""
     made = {
         "cards": lambda gain, k, side: scored(ROUGE + 2 * gain > 0.4, k=k, **side),
@@ -165,9 +176,10 @@ def test_every_table_of_a_folder_compares_a_task_by_one_metric(tmp_path: Path):
 COMPARED = ("sorting_penalty", "retrieval_gain", "training_gain", "attention_patterns", "models")
 
 
-def test_every_comparison_of_a_mixed_folder_has_both_tasks_with_their_metrics(tmp_path: Path):
-    told = find(read_some(folder(tmp_path, "cards", "talks"))).as_json()
-    alone = find(read_some(tmp_path / "results", {"task": "cards"})).as_json()
+def test_every_comparison_of_a_mixed_folder_has_both_tasks_with_their_metrics(folder: Folder):
+    results = folder("cards", "talks")
+    both, labels = find(read_some(results)), find(read_some(results, {"task": "cards"}))
+    told, alone = ({name: records(getattr(found, name)) for name in COMPARED} for found in (both, labels))
     for name in COMPARED:
         by_task = {task: [r for r in told[name] if r["task"] == task] for task in ("cards", "talks")}
         assert {row["metric"] for row in by_task["cards"]} == {"accuracy"}
@@ -189,9 +201,9 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 @pytest.fixture
-def summary(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def summary(folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setenv("COLUMNS", "160")
-    return lambda *tasks: told(capsys, "summary", "--results", folder(tmp_path, *tasks))
+    return lambda *tasks: told(capsys, "summary", "--results", folder(*tasks))
 
 
 TITLES = (
@@ -253,8 +265,8 @@ def titles(spec: Any) -> set[str]:
     return own.union(*map(titles, spec.values()))
 
 
-def test_the_report_of_texts_has_every_comparison_and_nowhere_says_accuracy(tmp_path: Path):
-    report = make_report(folder(tmp_path, "talks"))
+def test_the_report_of_texts_has_every_comparison_and_nowhere_says_accuracy(folder: Folder):
+    report = make_report(folder("talks"))
     found = page(report)
     assert {"accuracy", *SECTIONS} <= found.keys()
     for name, shown in found.items():
@@ -272,8 +284,8 @@ def test_the_report_of_texts_has_every_comparison_and_nowhere_says_accuracy(tmp_
     assert text["Training"].startswith(start)
 
 
-def test_the_report_of_labels_needs_no_metric(tmp_path: Path):
-    report = make_report(folder(tmp_path, "cards"))
+def test_the_report_of_labels_needs_no_metric(folder: Folder):
+    report = make_report(folder("cards"))
     for section in report.sections:
         for table in section.tables:
             assert "metric" not in {column.name for column in table.columns}
@@ -287,8 +299,8 @@ def test_the_report_of_labels_needs_no_metric(tmp_path: Path):
     assert " in accuracy" not in str(said)
 
 
-def test_each_panel_of_a_mixed_report_names_its_own_metric(tmp_path: Path):
-    report = make_report(folder(tmp_path, "cards", "talks"))
+def test_each_panel_of_a_mixed_report_names_its_own_metric(folder: Folder):
+    report = make_report(folder("cards", "talks"))
     for section in report.sections:
         if section.name in SECTIONS:
             for panel in section.panels:
@@ -301,7 +313,7 @@ def test_each_panel_of_a_mixed_report_names_its_own_metric(tmp_path: Path):
     assert [headline.task for headline in report.headlines] == ["cards", "cards", "talks", "talks"]
 
 
-def test_the_leaderboard_puts_the_text_with_the_best_rouge_first(tmp_path: Path):
-    table = leaderboard(folder(tmp_path, "talks"))
+def test_the_leaderboard_puts_the_text_with_the_best_rouge_first(folder: Folder):
+    table = leaderboard(folder("talks"))
     assert table["rouge1"].is_monotonic_decreasing
     assert (table["ci_low"] < table["rouge1"]).all()

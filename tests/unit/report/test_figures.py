@@ -19,12 +19,17 @@ from support.in_process import run_command, said
 from support.predictions import cell, imported
 
 import icl_bench
+from icl_bench.analysis.all_findings import find
 from icl_bench.errors import UserError
+from icl_bench.registry import FINDINGS
 from icl_bench.report.build import Report, make_report
 from icl_bench.report.figure_style import FORMATS, FigureStyle, parse_formats, read_names, renamed
 from icl_bench.report.figures import size_of, write_figures
+from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.pgf import _segments, pgf
+from icl_bench.report.sections.perturbations import perturbations
+from icl_bench.results.reading import read_some
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +114,21 @@ def test_panels_share_one_figure_with_one_legend(report: Report, tmp_path: Path)
     assert re.search(r'width="6\.(?:4[5-9]|5[0-5]?)\d*in"', one)
 
 
+ALIKE = ("日本", "中国", "a b", "a-b", "x" * 40 + "1", "x" * 40 + "2")
+"""Tasks whose names give one file name."""
+
+
+@pytest.fixture(scope="module")
+def of_alike(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    cells = [cell(said, task=task, k=k) for task in ALIKE for k, said in ((1, "abab"), (2, "aaba"))]
+    return make_report(imported(tmp_path_factory.mktemp("alike"), *cells))
+
+
 @pytest.mark.parametrize("panels", [None, 2])
-def test_tasks_whose_names_give_one_file_name_have_figures_of_their_own(tmp_path: Path, panels: int | None):
-    names = ("日本", "中国", "a b", "a-b", "x" * 40 + "1", "x" * 40 + "2")
-    cells = [cell(said, task=task, k=k) for task in names for k, said in ((1, "abab"), (2, "aaba"))]
-    report = make_report(imported(tmp_path, *cells))
+def test_tasks_whose_names_give_one_file_name_have_figures_of_their_own(
+    of_alike: Report, tmp_path: Path, panels: int | None
+):
+    report, names = of_alike, ALIKE
     kept = [section for section in report.sections if section.name in ("accuracy", "confusions")]
     written = write_figures(
         replace(report, sections=kept), tmp_path / "figures", FigureStyle(formats=("svg",), panels=panels)
@@ -121,6 +136,10 @@ def test_tasks_whose_names_give_one_file_name_have_figures_of_their_own(tmp_path
     titles = [text for path in written for text in texts(path.read_text()) if text.startswith("Confusion: ")]
     assert len(titles) == 2 * len(names), "mistakes and matrix"
     assert {title.split(": ")[1].split(" · ")[0] for title in titles} == set(names)
+
+
+def test_charts_of_tasks_whose_names_give_one_file_name_have_names_of_their_own_on_the_page(of_alike: Report):
+    report, names = of_alike, ALIKE
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page(report))[0])
     of_page = [chart["name"] for chart in data["charts"]]
     assert len(of_page) == len(set(of_page)) > 2 * len(names), "the address has the chosen point of each"
@@ -299,9 +318,10 @@ def test_formats_are_taken_once_in_their_order(names: list[str]):
 
 def test_perturbed_curves_stay_within_their_axis():
     """The unperturbed curve of these results reaches further than the perturbed one."""
-    made = make_report(Path(__file__).parents[2] / "golden" / "results")
-    (section,) = (section for section in made.sections if section.name == "perturbations")
-    (panel,) = (panel for panel in section.panels if panel.name.startswith("perturbed-curves"))
+    found = find(read_some(Path(__file__).parents[2] / "golden" / "results"))
+    drawing = perturbations(FINDINGS["perturbations"], found, Naming.of(found.summary))
+    assert drawing is not None
+    (panel,) = (panel for panel in drawing.panels if panel.name.startswith("perturbed-curves"))
     (domain,) = {tuple(layer["encoding"]["x"]["scale"]["domain"]) for layer in panel.spec()["layer"]}
     shots = {row["k"] for row in panel.rows}
     assert len(shots) > 1

@@ -98,8 +98,11 @@ def test_perturbed_points_list_perturbed_predictions(report: Report, predictions
         assert found["correct"].mean() == pytest.approx(row["value"])
 
 
-def test_a_page_with_a_sample_lists_by_the_names_of_its_charts(results: Path, report: Report):
-    own = make_report(results)
+def test_a_page_with_a_sample_lists_by_the_names_of_its_charts(tmp_path: Path, report: Report):
+    for scoring in ("exact", "greedy"):
+        made = plan(tmp_path / scoring, "1", 1, scoring=scoring, test_rows=8)
+        runner(made, tmp_path / "results", FakeBackend(scored=True)).run()
+    own = make_report(tmp_path / "results")
     place = own.sample.as_json()["fields"].index("series")
     names = {own.sample.texts[row[place]] for row in own.sample.rows}
     assert {series for _, _, series, _ in own.lists} == names

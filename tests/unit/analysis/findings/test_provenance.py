@@ -6,6 +6,7 @@ import json
 import math
 import struct
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.analysis.findings.provenance import FACTS, KEPT, NOT_STORED, PROVENANCE, as_pairs, provenance
 from icl_bench.analysis.summary import records
 from icl_bench.cli import main
-from icl_bench.report import write_report
-from icl_bench.report.build import make_report
+from icl_bench.report.build import Report, make_report
 from icl_bench.report.figure_style import FigureStyle
+from icl_bench.report.figures import write_figures
 from icl_bench.report.page import page
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored
@@ -254,9 +255,21 @@ def test_hardware_names_processor_and_cores():
     assert this_run.hardware().split(", ")[-1].endswith(("core", "cores"))
 
 
-def test_a_run_stores_when_and_on_what_it_was_made(tmp_path: Path):
-    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
-    row = read_findings(tmp_path / "results").provenance.to_dict("records")[0]
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one run."""
+    folder = tmp_path_factory.mktemp("provenance")
+    runner(plan(folder / "task"), folder / "results", FakeBackend()).run()
+    return folder / "results"
+
+
+@pytest.fixture(scope="module")
+def report(results: Path) -> Report:
+    return make_report(results)
+
+
+def test_a_run_stores_when_and_on_what_it_was_made(results: Path):
+    row = read_findings(results).provenance.to_dict("records")[0]
     now = datetime.now(UTC)
     first = datetime.fromisoformat(row["finished"].partition(" to ")[0])
     assert now - timedelta(minutes=10) < first <= now
@@ -266,18 +279,17 @@ def test_a_run_stores_when_and_on_what_it_was_made(tmp_path: Path):
 
 
 def test_a_terminal_has_a_line_for_each_fact_and_digests_by_their_beginning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: Path, capsys: pytest.CaptureFixture[str]
 ):
-    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
     with pytest.raises(SystemExit):
-        main(["summary", "--provenance", "--results", str(tmp_path / "results")])
+        main(["summary", "--provenance", "--results", str(results)])
     said = capsys.readouterr().out
     assert "where the numbers come from" in said
     lines = {line.partition("  ")[0]: line for line in said.splitlines()}
     assert lines["hardware"].split(maxsplit=1)[1].startswith(this_run.hardware()[:8])
     assert "…" in lines["data"]
     with pytest.raises(SystemExit):
-        main(["summary", "--json", "--results", str(tmp_path / "results")])
+        main(["summary", "--json", "--results", str(results)])
     (row,) = json.loads(capsys.readouterr().out)["provenance"]
     assert len(row["data"].split("sha256:")[1].split(",")[0]) == 64
 
@@ -298,13 +310,12 @@ def text_of(png: bytes) -> str:
     raise AssertionError("no text")
 
 
-def test_figures_hold_what_made_their_predictions(tmp_path: Path):
-    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
-    style = FigureStyle(formats=("svg", "png"))
-    written = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures", style=style)
-    (expected,) = json.loads(json.dumps(records(read_findings(tmp_path / "results").provenance)))
+def test_figures_hold_what_made_their_predictions(results: Path, report: Report, tmp_path: Path):
+    first = replace(report, sections=[section for section in report.sections if section.name == "accuracy"])
+    written = write_figures(first, tmp_path, FigureStyle(formats=("svg", "png")))
+    (expected,) = json.loads(json.dumps(records(read_findings(results).provenance)))
     svg, png = (
-        next(path for path in written.figures if path.name == f"accuracy-cards-small.{kind}") for kind in ("svg", "png")
+        next(path for path in written if path.name == f"accuracy-cards-small.{kind}") for kind in ("svg", "png")
     )
     (metadata,) = ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}metadata")
     for text in (metadata.text, text_of(png.read_bytes())):
@@ -313,10 +324,8 @@ def test_figures_hold_what_made_their_predictions(tmp_path: Path):
         assert found["icl-bench"] == __version__
 
 
-def test_the_page_has_a_line_for_each_fact_with_whole_digests(tmp_path: Path):
-    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
-    made = make_report(tmp_path / "results")
-    (section,) = [section for section in made.sections if section.name == "provenance"]
+def test_the_page_has_a_line_for_each_fact_with_whole_digests(report: Report):
+    (section,) = [section for section in report.sections if section.name == "provenance"]
     (table,) = section.tables
     told = {row[3]: row[4] for row in table.rows}
     assert set(FACTS.values()) < set(told)

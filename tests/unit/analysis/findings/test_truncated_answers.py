@@ -13,12 +13,12 @@ import pytest
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import cell, frame
 
-from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.analysis.findings.truncated_answers import TRUNCATED_ANSWERS, truncated_answers
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.cli import main
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.report.build import make_report
+from icl_bench.report.build import _notes
 from icl_bench.results.reading import read_results, read_some
 
 
@@ -107,7 +107,7 @@ def test_the_summary_says_nothing_where_no_answer_was_cut(tmp_path: Path, capsys
 
 def test_the_report_says_how_many_were_cut(results: Path):
     pytest.importorskip("altair")
-    (note,) = [n for n in make_report(results).notes if "max_answer_tokens" in n]
+    (note,) = [n for n in _notes(read_findings(results)) if "max_answer_tokens" in n]
     assert note.startswith("8 of 24 free answers were cut at max_answer_tokens")
 
 

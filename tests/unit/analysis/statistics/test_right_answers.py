@@ -15,7 +15,7 @@ from icl_bench.analysis.findings.comparisons import compare_models
 from icl_bench.analysis.findings.replication import replication, unmatched_imports
 from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart, with_rows_apart
 from icl_bench.cli.output.findings import print_findings
-from icl_bench.report.build import make_report
+from icl_bench.report.build import _notes
 from icl_bench.results.facts import Facts
 
 TESTS = "abab" * 5
@@ -90,6 +90,7 @@ def test_summary_and_report_name_rows_that_are_not_compared(tmp_path: Path):
     for model, part in both.groupby("model"):
         imported(tmp_path, part, name=str(model))
     text, told = io.StringIO(), "t: 20 test rows of imported predictions have another right answer"
-    print_findings(read_findings(tmp_path / "results"), Console(file=text, width=200))
+    found = read_findings(tmp_path / "results")
+    print_findings(found, Console(file=text, width=200))
     assert told in " ".join(text.getvalue().split())
-    assert [note for note in make_report(tmp_path / "results").notes if told in note]
+    assert [note for note in _notes(found) if told in note]

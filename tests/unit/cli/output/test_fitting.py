@@ -131,7 +131,7 @@ def allowed(finding: Finding, table: pd.DataFrame) -> set[str]:
     [
         ("k",),
         pytest.param(("task",), marks=pytest.mark.thorough),
-        ("task", "model"),
+        pytest.param(("task", "model"), marks=pytest.mark.thorough),
         pytest.param(("select", "order"), marks=pytest.mark.thorough),
         ("task", "model", "select", "order"),
         pytest.param(("select", "attention"), marks=pytest.mark.thorough),

@@ -13,7 +13,11 @@ from icl_bench.analysis import all_findings
 from icl_bench.cli.output import printed_once
 from icl_bench.results import kept_texts, reading
 
-OPTIONS = ["", "--json", "--cost", "--provenance --top 1", "--frontier", "--frontier --json", "--detect 5"]
+OPTIONS = ["", "--json", "--frontier"]
+MORE = [
+    pytest.param(options, marks=pytest.mark.thorough)
+    for options in ("--cost", "--provenance --top 1", "--frontier --json", "--detect 5")
+]
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return imported(tmp_path, cell("aaaa", model="other"), name="more").parent / folder.name
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", [*OPTIONS, *MORE])
 def test_the_second_summary_prints_the_same_and_computes_nothing(
     results: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ):
