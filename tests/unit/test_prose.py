@@ -113,12 +113,12 @@ def test_the_readme_help_texts_and_messages_have_none_either():
 
 
 def test_docstrings_and_comments_have_none_either():
-    found = {
-        f"{module.relative_to(ROOT)}:{line}": phrases
-        for module in MODULES
-        for line, text in notes_of(module)
-        if (phrases := found_in(text, PHRASES))
-    }
+    found = {}
+    for module in MODULES:
+        notes = list(notes_of(module))
+        if found_in("\n".join(text for _, text in notes), PHRASES):  # all at once are searched in a tenth of the time
+            name = module.relative_to(ROOT)
+            found |= {f"{name}:{line}": phrases for line, text in notes if (phrases := found_in(text, PHRASES))}
     assert found == {}
 
 

@@ -41,7 +41,7 @@ def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataF
     frame = frame.assign(sampled=frame["samples"].map(len).astype(int))
     frame = frame[frame["sampled"] > 1]
     parts = [frame.assign(votes=frame["sampled"])]
-    for size in SIZES:
+    for size in SIZES if len(frame) else ():
         part = frame[frame["sampled"] > size]
         pairs = zip(part["samples"], part["sample_scores"], strict=True)
         parts.append(part.assign(votes=size, score=np.array([expected(*pair, size) for pair in pairs], dtype=float)))

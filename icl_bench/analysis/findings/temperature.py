@@ -114,6 +114,8 @@ def temperatures(
         rows = pool.get(base_cell(cell))
         if rows is not None and cell in scores and (both := scaled(scores[cell], rows)) is not None:
             fits[cell], after[cell] = (both[0], len(rows.golds)), both[1]
+    if not fits:
+        return pd.DataFrame(columns=TEMPERATURE)
     known = frame[frame["cell"].astype(object).isin(fits)]
     sides = [label_probabilities(known, of, facts).assign(label_mass=1.0) for of in (scores, after)]
     errors = [calibration_error(side, rng()).set_index(POINT) for side in sides]

@@ -132,7 +132,7 @@ def test_a_table_of_made_up_predictions_is_that_of_a_loop(seed: int):
         assert row.left_out == 0
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6))
 def test_queries_that_some_k_lacks_are_left_out_and_counted(seed: int):
     rng = RNG(seed)

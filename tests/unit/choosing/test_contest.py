@@ -743,7 +743,7 @@ def test_tokens_of_this_machine_end_a_race_before_the_budget_is_passed(
     assert not list((tmp_path / "little").rglob("*.jsonl"))
 
 
-@pytest.mark.parametrize("calls", [1, 7, 15])
+@pytest.mark.parametrize("calls", [1, pytest.param(7, marks=pytest.mark.thorough), 15])
 def test_a_results_folder_that_is_deleted_during_a_race_is_an_error(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Collection
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from support import fakes
 from support.in_process import Ended, run_command, said
 
 import icl_bench
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.cli import main
 from icl_bench.results.partial import partial_cells
 from icl_bench.results.races import write_race
@@ -238,14 +240,17 @@ def test_partial_cells_of_an_interrupted_run_have_their_rows(results: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"task": 3}', b"\xff"])
-def test_a_damaged_history_is_skipped_with_a_warning_and_made_again(
-    results: Path, words: tuple[object, ...], content: bytes
-) -> None:
+def test_a_damaged_history_is_skipped_with_a_warning(results: Path, content: bytes) -> None:
     (file,) = (results / RACES).iterdir()
-    whole = file.read_bytes()
     file.write_bytes(content)
     with pytest.warns(UserWarning, match="cannot be read"):
         assert read_races(results) == []
+
+
+def test_a_damaged_history_is_made_again(results: Path, words: tuple[object, ...]) -> None:
+    (file,) = (results / RACES).iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(b"{")
     assert run_command("choose", *words, "--margin", 40, "--quiet", "--results", results).code == 0
     again, before = (RaceMeta(**json.loads(content)) for content in (file.read_bytes(), whole))
     assert (again.rounds, again.choice, again.cells) == (before.rounds, before.choice, before.cells)
@@ -265,6 +270,9 @@ def test_other_readers_do_not_take_a_history_for_results(results: Path, words: t
 def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tmp_path: Path) -> None:
     pytest.importorskip("altair")
     from icl_bench.report.build import make_report
+    from icl_bench.report.figure_style import FigureStyle
+    from icl_bench.report.figures import write_figures
+    from icl_bench.report.page import page
 
     race = race_in(results)
     report = make_report(results)
@@ -276,11 +284,9 @@ def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tm
         line.partition(":")[0] for line in race.answer
     ]
     assert any("unfinished" in note for note in report.notes)
-    figures = ("--figures", tmp_path / "figures", "--format", "svg")
-    said("report", "--results", results, "--out", tmp_path / "report.html", *figures)
-    page = (tmp_path / "report.html").read_text()
-    assert race.answer[0].partition(": ")[2].partition(",")[0] in page
-    assert list((tmp_path / "figures").glob("race-*.svg"))
+    assert race.answer[0].partition(": ")[2].partition(",")[0] in page(report)
+    (figure,) = write_figures(replace(report, sections=[section]), tmp_path, FigureStyle(formats=("svg",)))
+    assert figure.name.startswith("race-")
 
 
 def test_a_race_of_other_prompts_has_a_file_of_its_own(tmp_path: Path, tiny: Path) -> None:
@@ -302,7 +308,7 @@ def test_once_a_race_is_decided_what_runs_on_may_be_as_good_and_is_cheaper(resul
     for decided, asked in ((True, True), (False, True), (False, False)):
         race["rounds"][-1]["standings"][place] = standing | ({} if asked else {"predictions": 0, "score": None})
         write_race(results, f"{RACES}/{file.name}", RaceMeta.model_validate({**race, "decided": decided}))
-        rows = json.loads(said("summary", "--json", "--results", results))["races"]
+        rows = read_findings(results).races.to_dict("records")
         states[decided, asked] = {one["setting"]: one["state"] for one in rows}[race["settings"][place]["setting"]]
     assert states == {
         (True, True): "cheaper, may be as good",

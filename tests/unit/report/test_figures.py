@@ -51,13 +51,24 @@ def report(results: Path) -> Report:
     return replace(made, sections=kept)
 
 
+@pytest.fixture(scope="module")
+def of_cards(report: Report) -> Report:
+    """The charts of one of the tasks, which has those of each kind."""
+    kept = [
+        replace(section, panels=[panel for panel in section.panels if "cards" in panel.name])
+        for section in report.sections
+    ]
+    assert all(section.panels for section in kept)
+    return replace(report, sections=kept)
+
+
 def texts(svg: str) -> set[str]:
     return {"".join(node.itertext()) for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
 
 
-def test_a_figure_is_as_wide_as_asked_for_and_has_type_that_can_be_read(report: Report, tmp_path: Path):
+def test_a_figure_is_as_wide_as_asked_for_and_has_type_that_can_be_read(of_cards: Report, tmp_path: Path):
     style = FigureStyle(width=3.3, formats=("svg", "png", "pdf"))
-    for path in write_figures(report, tmp_path, style):
+    for path in write_figures(of_cards, tmp_path, style):
         if path.suffix == ".svg":
             svg = path.read_text()
             assert re.search(r'width="3\.3\d*in"', svg), path.name
@@ -82,11 +93,11 @@ def test_raster_files_have_300_dots_an_inch_or_what_is_asked(report: Report, tmp
         assert round(struct.unpack(">I", content[at : at + 4])[0] * 0.0254) == dpi
 
 
-def test_names_are_replaced_everywhere_and_titles_left_out(report: Report, tmp_path: Path):
+def test_names_are_replaced_everywhere_and_titles_left_out(of_cards: Report, tmp_path: Path):
     names = {"small": "My Model", "bm25": "BM25", "random": "Random draws", "cards": "Cards"}
-    plain = write_figures(report, tmp_path / "a", FigureStyle(formats=("svg",)))
-    other = write_figures(report, tmp_path / "b", FigureStyle(formats=("svg",), names=names))
-    bare = write_figures(report, tmp_path / "c", FigureStyle(formats=("svg",), names=names, title=False))
+    plain = write_figures(of_cards, tmp_path / "a", FigureStyle(formats=("svg",)))
+    other = write_figures(of_cards, tmp_path / "b", FigureStyle(formats=("svg",), names=names))
+    bare = write_figures(of_cards, tmp_path / "c", FigureStyle(formats=("svg",), names=names, title=False))
     assert [path.name for path in plain] == [path.name for path in other] == [path.name for path in bare]
     for before, after, untitled in zip(plain, other, bare, strict=True):
         shown = texts(before.read_text())
@@ -163,16 +174,16 @@ def test_the_longest_name_is_replaced_first():
     assert renamed("bm25, pool", names) == "BM25 (pool)"
 
 
-def test_a_name_that_needs_more_room_than_there_is_is_not_cut_but_said(report: Report, tmp_path: Path):
+def test_a_name_that_needs_more_room_than_there_is_is_not_cut_but_said(of_cards: Report, tmp_path: Path):
     long = "a selector with a name that goes on and on and on and on and on and on"
     style = FigureStyle(width=2.5, formats=("svg",), names={"bm25": long})
     with pytest.warns(UserWarning, match=r"--width 2\.5: \S+ is \d\.\d inches wide, because its names need the space"):
-        written = write_figures(report, tmp_path, style)
+        written = write_figures(of_cards, tmp_path, style)
     assert any(long in texts(path.read_text()) for path in written)
 
 
-def test_pgf_has_the_same_lines_and_texts(report: Report, tmp_path: Path):
-    written = write_figures(report, tmp_path, FigureStyle(width=3.3, formats=("svg", "pgf")))
+def test_pgf_has_the_same_lines_and_texts(of_cards: Report, tmp_path: Path):
+    written = write_figures(of_cards, tmp_path, FigureStyle(width=3.3, formats=("svg", "pgf")))
     for svg, drawn in zip(written[::2], written[1::2], strict=True):
         text = drawn.read_text()
         assert text.count(r"\begin{pgfscope}") == text.count(r"\end{pgfscope}") > 5
@@ -295,7 +306,7 @@ def test_a_users_mistake_is_one_line_and_writes_no_figure(
 ):
     monkeypatch.chdir(tmp_path)
     Path("names.yaml").write_text("smal: My Model\n")
-    done = run_command("report", "--results", results, *words)
+    done = run_command("report", "--results", results, "--task", "cards", *words)
     assert done.code == 2
     assert done.err.startswith(f"error: {says}")
     assert len(done.err.splitlines()) == 1

@@ -27,17 +27,19 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.in_process import run_command
 
 from icl_bench import table_files
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli.output.summary import print_summary
 from icl_bench.cli.output.terminal import console
 from icl_bench.errors import UserError
+from icl_bench.registry import FINDINGS
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import ALWAYS, AXES, prediction_schema
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import NEEDED, Import, find_import, import_predictions
 from icl_bench.results.importing import columns as columns_of_imports
 from icl_bench.results.importing.answers import Labels
-from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_stored
+from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_some, read_stored
 from icl_bench.results.storage import LocalStorage
 
 FORMATS = ("mine.parquet", "mine.csv", "mine.csv.gz", "MINE.CSV")
@@ -671,24 +673,25 @@ def test_of_an_import_only_the_cells_that_are_elsewhere_too_are_left_out(own: Pa
 
 
 def test_validity_that_an_import_does_not_say_is_unknown_in_all_tables(icl: Any, tmp_path: Path):
+    from icl_bench.report.naming import Naming
+    from icl_bench.report.sections.over_k import over_k
+
     import_predictions(write(made_up(), tmp_path / "a.csv"), tmp_path / "results")
     curves = summarise_folder(tmp_path / "results").as_json()["curves"]
     assert [point["invalid"] for point in curves] == [None, None]
     code, out, _ = icl("summary")
     assert code == 0
     assert re.search(r"50\.0 .* 50\.0 +– *\n", out)
-    (table,) = (t for t in page_tables(tmp_path / "results") if t["caption"] == "Accuracy over k")
+    found = find(read_some(tmp_path / "results"))
+    drawing = over_k(FINDINGS["curves"], found, Naming.of(found.summary))
+    assert drawing is not None
+    (table,) = (each.as_json() for each in drawing.tables)
+    assert table["caption"] == "Accuracy over k"
     assert "invalid" not in [column["name"] for column in table["columns"]]
     known = made_up(valid=[False, True] * 6, variant="v")
     import_predictions(write(known, tmp_path / "b.csv"), tmp_path / "results")
     curves = summarise_folder(tmp_path / "results").as_json()["curves"]
     assert {point["variant"]: point["invalid"] for point in curves}["v"] == 0.5
-
-
-def page_tables(results: Path) -> list[dict[str, Any]]:
-    from icl_bench.report.build import make_report, tables
-
-    return [table.as_json() for _, table in tables(make_report(results))]
 
 
 # -- what is refused ----------------------------------------------------------------------------

@@ -801,8 +801,15 @@ def change_a_prompt(store: Results) -> None:
         store.storage.put(name, json.dumps(state).encode())
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [
+        (WAYS[1], 429),
+        (WAYS[3], 503),
+        pytest.param(WAYS[1], 503, marks=pytest.mark.thorough),
+        pytest.param(WAYS[3], 429, marks=pytest.mark.thorough),
+    ],
+)
 def test_rows_keep_their_answers_if_a_prompt_changes_before_the_batch_is_created(
     plan: Plan, way: tuple[str, str], status: int
 ) -> None:

@@ -30,8 +30,10 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.registry import FINDINGS
 from icl_bench.report.build import Report, make_report, tables
+from icl_bench.report.headlines import headlines
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.curves import order
+from icl_bench.report.sections.index import DRAWERS, sections
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
@@ -491,10 +493,11 @@ def test_the_mask_table_tells_limits_of_accuracy_from_those_of_differences(repor
 
 def test_full_attention_alone_has_no_such_section_and_needs_no_mention(tmp_path: Path):
     runner(plan(tmp_path / "cards"), tmp_path / "r", FakeBackend()).run()
-    report = make_report(tmp_path / "r")
-    assert "context" not in {section.name for section in report.sections}
-    assert "Attention patterns" in {missing.title for missing in report.missing}
-    (accuracy,) = [s for s in report.sections if s.name == "accuracy"]
+    found = find(read_some(tmp_path / "r"))
+    present, absent = sections(found, Naming.of(found.summary))
+    assert "context" not in {section.name for section in present}
+    assert "Attention patterns" in {missing.title for missing in absent}
+    (accuracy,) = [s for s in present if s.name == "accuracy"]
     assert accuracy.look.series == ["random"]
 
 
@@ -520,11 +523,13 @@ def test_imports_have_the_section_without_costs(tmp_path: Path):
         *(cell(right, right, k=k, draw=d) for k in (5, 9) for d in range(3)),
         *(cell(wrong, right, k=k, attention="theirs", draw=d) for k in (5, 9) for d in range(3)),
     )
-    report = make_report(results)
-    (section,) = [s for s in report.sections if s.name == "context"]
-    (panel,) = section.panels
+    found = find(read_some(results))
+    naming = Naming.of(found.summary)
+    drawing = DRAWERS["attention_patterns"](FINDINGS["attention_patterns"], found, naming)
+    assert drawing is not None
+    (panel,) = drawing.panels
     assert {row["series"] for row in panel.rows} == {"full attention", "theirs attention"}
-    (said,) = report.headlines
+    (said,) = headlines(found, naming)
     (about,) = [one.text for one in said.sentences if one.topic == "Attention"]
     assert about.startswith("random, theirs attention against full attention: worse by 100.0")
 
@@ -539,7 +544,8 @@ def test_no_difference_of_attention_is_claimed_without_its_test(tmp_path: Path):
             for made in (cell(right, right, draw=draw), cell("b" + right[1:], right, attention=BLOCK, draw=draw))
         ),
     )
-    (said,) = make_report(results).headlines
+    found = find(read_some(results))
+    (said,) = headlines(found, Naming.of(found.summary))
     (about,) = [one.text for one in said.sentences if one.topic == "Attention"]
     assert (
         about

@@ -73,7 +73,7 @@ def test_a_curve_that_rises_to_its_end_is_not_saturated_and_one_of_noise_cannot_
     assert said.startswith("not saturated within the tested k, up to 25 (in ")
     rng = np.random.default_rng(3)
     noise = [
-        told(frame(*(scored(answers(rng, (1, 3, 20), 0.5)[0], k=k) for k in (1, 5, 10, 25))))[0] for _ in range(20)
+        told(frame(*(scored(answers(rng, (1, 3, 20), 0.5)[0], k=k) for k in (1, 5, 10, 25))))[0] for _ in range(10)
     ]
     assert not any(text.startswith("not saturated") for text in noise)
     assert any(text.startswith("whether it is saturated by k = 25 is undetermined (90% of resamples") for text in noise)

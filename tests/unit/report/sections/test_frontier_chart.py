@@ -13,11 +13,14 @@ import pytest
 from support.fakes import FakeBackend, plan, runner
 
 pytest.importorskip("altair")
+from icl_bench.analysis.all_findings import find
 from icl_bench.models.architecture import Architecture
+from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
-from icl_bench.report.build import make_report
+from icl_bench.report.naming import Naming
 from icl_bench.report.sections.panels import common_look
-from icl_bench.report.sections.prompts import _shortest_names
+from icl_bench.report.sections.prompts import _shortest_names, frontier
+from icl_bench.results.reading import read_some
 
 VERDICTS = ["on the frontier", "undecided", "dominated", "not compared"]
 
@@ -63,12 +66,14 @@ def test_a_task_without_the_operations_of_another_has_a_chart_by_seconds(tmp_pat
     for name, known in (("cards", lambda: shape), ("other", None)):
         made = plan(tmp_path / name, "1,4", name=name)
         replace(runner(made, tmp_path / "results", FakeBackend()), architecture=known).run()
-    (section,) = (one for one in make_report(tmp_path / "results").sections if one.name == "frontier")
-    assert [(panel.about.task, panel.costs and panel.costs["first"]) for panel in section.panels] == [
+    found = find(read_some(tmp_path / "results"))
+    drawing = frontier(FINDINGS["frontier"], found, Naming.of(found.summary))
+    assert drawing is not None
+    assert [(panel.about.task, panel.costs and panel.costs["first"]) for panel in drawing.panels] == [
         ("cards", "operations"),
         ("other", "seconds"),
     ]
-    for panel, title in zip(section.panels, ("operations a query (GFLOP)", "seconds a query"), strict=True):
+    for panel, title in zip(drawing.panels, ("operations a query (GFLOP)", "seconds a query"), strict=True):
         assert f"{title} (log scale)" in json.dumps(panel.spec())
         assert {row["k"] for row in panel.rows} == {1, 4}
         assert all(row["cost"] > 0 for row in panel.rows)
