@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.models import gpt2_tokenizer, llama_tokenizer, qwen_tokenizer, tiny_checkpoint
+from support.needs import packages
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +57,7 @@ def loading_once() -> Iterator[None]:
 @pytest.fixture
 def word_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A sentence encoder that counts words takes the place of the packaged one."""
-    pytest.importorskip("sentence_transformers")
+    packages("sentence_transformers")  # it is not imported, which takes seconds
     from support.fakes import WordEncoder
 
     from icl_bench.models.text_encoders import SentenceEncoder

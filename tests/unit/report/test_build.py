@@ -28,12 +28,15 @@ from icl_bench.escaping import in_script
 from icl_bench.registry import FINDINGS
 from icl_bench.report import Written, write_report
 from icl_bench.report.build import Report, _overview, make_report
-from icl_bench.report.figure_style import FigureStyle
+from icl_bench.report.figure_style import PLAIN, FigureStyle
+from icl_bench.report.figures import write_figures
 from icl_bench.report.headlines import _saturated, headlines
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
 from icl_bench.report.sections.over_k import over_k
+from icl_bench.report.sections.panels import Drawing
+from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.tables import of_names
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
@@ -470,14 +473,21 @@ def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_table
     assert single in str(report.notes)
 
 
+def drawn_perturbations(results: Path) -> tuple[Findings, Drawing]:
+    """The findings of a folder, and its section on changed demonstrations."""
+    found = find(read_some(results))
+    drawing = perturbations(FINDINGS["perturbations"], found, Naming.of(found.summary))
+    assert drawing is not None
+    return found, drawing
+
+
 def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
     for perturbation in ("none", "labels:permuted", "inputs-only"):
         sweep(tmp_path / "cards", tmp_path / "results", "2,6", perturbation=perturbation)
     sweep(tmp_path / "cards", tmp_path / "results", "2,6", selects=["balanced"])
-    summary = find(read_some(tmp_path / "results")).summary
-    report = make_report(tmp_path / "results")
-    (section,) = [section for section in report.sections if section.name == "perturbations"]
-    curves, differences = section.panels
+    of_all, drawing = drawn_perturbations(tmp_path / "results")
+    summary = of_all.summary
+    curves, differences = drawing.panels
     shown = {(row["series"], row["k"]): row["value"] for row in curves.rows}
     assert len(shown) == len(curves.rows) == 6
     plain = summary.curves[summary.curves["select"].astype(str) == "random"]
@@ -488,16 +498,15 @@ def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
     for found in differences.rows:
         difference = shown[found["series"], found["k"]] - shown["unperturbed", found["k"]]
         assert found["value"] == pytest.approx(difference)
-    assert list(section.look.series) == ["unperturbed", "labels:permuted", "inputs-only"]
+    assert list(drawing.look.series) == ["unperturbed", "labels:permuted", "inputs-only"]
 
 
 def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(tmp_path: Path):
     changed = cell("abbb", perturbation="labels:permuted")
     elsewhere = changed.assign(select="balanced", test_id="other " + changed["test_id"])
     imported(tmp_path, cell("aabb"), cell("aabb", select="balanced"), name="plain")
-    report = make_report(imported(tmp_path, changed, elsewhere, name="changed"))
-    (section,) = [section for section in report.sections if section.name == "perturbations"]
-    assert [panel.title.split(" · ")[2].split(",")[0] for panel in section.panels] == ["random"] * 2
+    _, drawing = drawn_perturbations(imported(tmp_path, changed, elsewhere, name="changed"))
+    assert [panel.title.split(" · ")[2].split(",")[0] for panel in drawing.panels] == ["random"] * 2
 
 
 @pytest.fixture(scope="module")
@@ -712,22 +721,24 @@ def test_the_page_is_one_file_that_loads_nothing(written: Written):
     assert [path.name for path in made.page.parent.iterdir()] == ["report.html"]
 
 
-def test_figures_are_svg_pdf_and_png(tmp_path: Path):
+def test_figures_are_svg_pdf_and_png(report: Report, tmp_path: Path):
     from xml.etree import ElementTree
 
     from PIL import Image
 
-    sweep(tmp_path / "cards", tmp_path / "results", "1,2", draws=1)
-    made = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures")
-    kinds = {path.suffix for path in made.figures}
+    kept = [
+        replace(section, panels=[panel for panel in section.panels if "cards" in panel.name])
+        for section in report.sections
+        if section.name in ("accuracy", "cost", "frontier")
+    ]
+    made = write_figures(replace(report, sections=kept), tmp_path, PLAIN)
+    kinds = {path.suffix for path in made}
     assert kinds == {".svg", ".pdf", ".png"}
-    assert {p.name for p in made.figures} >= {"accuracy-cards-small.svg", "cost-seconds-cards.pdf"}
+    assert {p.name for p in made} >= {"accuracy-cards-small.svg", "cost-seconds-cards.pdf"}
     for queries in ("100", "10,000", "1,000,000"):
-        (drawn,) = (
-            p for p in made.figures if p.name == f"frontier-cards-small-{queries.replace(',', '-')}-queries.svg"
-        )
+        (drawn,) = (p for p in made if p.name == f"frontier-cards-small-{queries.replace(',', '-')}-queries.svg")
         assert f"small · {queries} queries" in drawn.read_text()
-    for path in made.figures:
+    for path in made:
         if path.suffix == ".svg":
             root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
             assert root.tag.endswith("svg")

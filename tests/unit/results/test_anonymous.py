@@ -39,7 +39,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(getpass, "getuser", lambda: USER)
     module._names.cache_clear()
     folder = tmp_path / USER / "secret-project" / "results"
-    made = plan(tmp_path / "task", "1,2", draws=2)
+    made = plan(tmp_path / "task", "1,2", draws=1)
     runner(made, folder, FakeBackend()).run()
     for file in folder.rglob(f"*{FINISHED}"):
         table = parquet_table(file.read_bytes())

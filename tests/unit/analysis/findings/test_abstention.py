@@ -20,6 +20,8 @@ from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.analysis.cascade import halves, halving
 from icl_bench.analysis.findings.abstention import NOT_REACHED, abstention, fewest_rows, label_thresholds, risk_coverage
 from icl_bench.analysis.statistics.shares import share_interval
+from icl_bench.report.naming import Naming
+from icl_bench.report.sections.index import sections
 from icl_bench.results.reading import Stored, read_some
 
 
@@ -247,11 +249,11 @@ def test_summary_prints_and_the_report_shows_what_stored_scores_say(tmp_path: Pa
     plain = [row for row in whole["probability_scores"] if not row["variant"].endswith("+batch")]
     assert len(whole["probability_scores"]) == 2 * len(plain) == 4
     assert {row["wanted"] for row in whole["abstention"]} == {0.6}
-    assert set(read_findings(results).abstention["wanted"]) == {0.95}
-    in_process.said("report", "--results", results, "--out", tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "Answering only where the model is sure" in page
-    assert "Scores of label probabilities" in page
+    found = read_findings(results)
+    assert set(found.abstention["wanted"]) == {0.95}
+    of_report, _ = sections(found, Naming.of(found.summary))
+    assert "Answering only where the model is sure" in {section.title for section in of_report}
+    assert "Scores of label probabilities" in {table.caption for section in of_report for table in section.tables}
 
 
 def test_cells_whose_scores_are_not_stored_are_named_once(tmp_path: Path):
