@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def whole(folder: Path) -> Findings:
     return found
 
 
-def _not_again(*_: Any) -> Any:
+def _not_again(*_: Any, **__: Any) -> Any:
     raise AssertionError("computed again")
 
 
@@ -214,7 +214,21 @@ def test_the_next_command_has_the_tables_of_the_first_one(
             assert [*map(type, table[column])] == [*map(type, first[name][column])], (name, column)
 
 
-def _curves_of(of: context.Context) -> dict[str, pd.DataFrame]:
+def test_one_table_is_computed_without_the_others(
+    folder: Path, first: dict[str, pd.DataFrame], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(cache)
+    asked: list[Collection[str]] = []
+    compute = context._tables_of
+    monkeypatch.setattr(context, "_tables_of", lambda of, names: asked.append([*names]) or compute(of, names))
+    found = findings(folder, monkeypatch, 1)
+    pd.testing.assert_frame_equal(found.curves, first["curves"], check_exact=True)
+    assert asked == [["curves"]] * 4
+    found.as_json()
+    assert [len(names) for names in asked[4:]] == [len(by_task_names())] * 4, "all at once, if all are asked for"
+
+
+def _curves_of(of: context.Context, names: Collection[str]) -> dict[str, pd.DataFrame]:
     return {"curves": of.table("curves")}
 
 
@@ -237,7 +251,7 @@ def test_a_folder_that_changed_has_tables_of_its_own(
     changed = Path(shutil.copytree(folder, tmp_path / "changed"))
     change(changed)
     tasks: list[str] = []
-    monkeypatch.setattr(context, "_tables_of", lambda of: tasks.extend(of.stored.rows.tasks) or {})
+    monkeypatch.setattr(context, "_tables_of", lambda of, **_: tasks.extend(of.stored.rows.tasks) or {})
     found = findings(changed, monkeypatch, 1)
     assert found.context.kept.read() == {}
     found.context.work_out()
@@ -274,7 +288,9 @@ def test_damaged_tables_are_computed_again(
     whole = file.read_bytes()
     monkeypatch.setattr(context, "_tables_of", _curves_of)
     file.write_bytes(whole[:-9] + b"x" + whole[-8:])
-    pd.testing.assert_frame_equal(findings(folder, monkeypatch, 1).curves, first["curves"], check_exact=True)
+    found = findings(folder, monkeypatch, 1)
+    found.context.work_out()
+    pd.testing.assert_frame_equal(found.curves, first["curves"], check_exact=True)
     assert [*findings(folder, monkeypatch, 1).context.kept.read()] == ["curves"]
 
 
