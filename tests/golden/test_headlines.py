@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from support.benchmarks import benchmark
 
-from icl_bench import table_files
 from icl_bench.analysis.all_findings import Findings
 
 ROOT = Path(__file__).parents[2]
@@ -20,11 +19,8 @@ TASKS = {"trec": "TREC", "banking77": "Banking-77"}
 
 @pytest.fixture(scope="module")
 def headlines() -> Iterator[ModuleType]:
-    """The program that makes the page's tables, here only those that it shows: of a large folder, all tables of a task
-    are computed together.
-    """
-    with benchmark("headlines") as module, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_files, "MANY_ROWS", 10**9)
+    """The program that makes the page's tables."""
+    with benchmark("headlines") as module:
         yield module
 
 
