@@ -193,7 +193,7 @@ def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
     exact = [decodings[2]] * len(prompts)
     found = answered(load(kind, "cuda", dtype), prompts, exact)
     fused = {"_scaled_dot_product_flash_attention", "_flash_attention_forward"}
-    assert fused & set(present.operations)
+    assert sum(present.operations[name] for name in fused) > 1, "more than the trial, which a wrong kernel fails"
     for mine, theirs in zip(found, answered(load(kind, "cpu", dtype), prompts, exact), strict=True):
         assert theirs.probability is not None
         assert theirs.margin is not None
