@@ -83,6 +83,7 @@ def test_plan_counts_operations_and_cache_by_attention(program_here: Run):
     assert grouped["cache_bytes"] < full["cache_bytes"]
 
 
+@pytest.mark.thorough  # the losses of patterns are compared with plain passes elsewhere
 def test_perplexity_of_real_text_grows_where_less_is_seen(program_here: Run, tmp_path: Path):
     texts = tmp_path / "texts"
     texts.mkdir()

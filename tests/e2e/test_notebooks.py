@@ -86,8 +86,13 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("imported")
 
 
-LONGEST = ("06_demonstrations_as_vectors", "10_a_model_behind_a_server")
-"""They train a reader of vectors and start a server, which other tests do too."""
+LONGEST = (
+    "05_does_context_need_context",
+    "06_demonstrations_as_vectors",
+    "09_choose_a_setting",
+    "10_a_model_behind_a_server",
+)
+"""They compare patterns, train a reader of vectors, race settings and start a server, which other tests do too."""
 
 
 @pytest.mark.parametrize(

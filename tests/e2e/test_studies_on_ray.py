@@ -302,6 +302,7 @@ def test_an_engine_needs_the_cards_that_its_model_is_spread_over(
         on_ray.RayCluster(ClusterSpec("ray", 1, asked)).gpus_for([Spread(needed)])
 
 
+@pytest.mark.thorough  # a study of prompts and trainings is above, and the commands share its parts
 def test_run_and_finetune_share_out_what_they_compute(
     cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
