@@ -231,11 +231,11 @@ def _by_workers(
 
     refused: list[str] = []
 
-    def refuse(part: Part, error: UserError) -> None:
+    def refuse(those: Sequence[Part], error: UserError) -> None:
         if len(parts) == 1:
             raise error
-        refused.append(_titled(part))
-        display.problem(f"{_titled(part)}: {error}")
+        refused.extend(map(_titled, those))
+        display.problem(f"{'; '.join(map(_titled, those))}: {error}")
 
     works: list[tuple[str, Callable[[], list[Finished]]]] = []
     for team in workers.teams(parts, results, display.note, refuse):

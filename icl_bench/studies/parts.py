@@ -127,8 +127,8 @@ class Engines:
     def free(self) -> None:
         """Release its memory before something else is loaded.
 
-        The first time there is nothing to release, and a search for garbage takes a third of a second beside
-        large libraries.
+        The first time there is nothing to release: then nothing searches for garbage, which takes time beside large
+        libraries.
         """
         self._loaded = None
         if self._used:

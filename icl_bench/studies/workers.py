@@ -41,6 +41,10 @@ STOP_SECONDS = 20.0
 """Time for the workers to end."""
 
 
+Refuse = Callable[[Sequence[Part], UserError], None]
+"""Receives parts that cannot resume their stored cells, and why."""
+
+
 @dataclass(frozen=True)
 class WorkerSpec:
     """The option ``--workers``."""
@@ -70,13 +74,7 @@ class WorkerSpec:
                 f"{self}: is for --backend transformers on a CPU with Linux, and {reason}; leave --workers out"
             )
 
-    def teams(
-        self,
-        parts: Sequence[Part],
-        results: Place,
-        say: Callable[[str], None],
-        refuse: Callable[[Part, UserError], None],
-    ) -> list[Team]:
+    def teams(self, parts: Sequence[Part], results: Place, say: Callable[[str], None], refuse: Refuse) -> list[Team]:
         """The parts by model, each with its number of workers.
 
         ``say`` receives notes, ``refuse`` parts that cannot resume their stored cells, which are left out. Raises
@@ -89,9 +87,7 @@ class WorkerSpec:
         teams = [self._team(those, results, say, refuse) for those in by_engine.values()]
         return [team for team in teams if team.parts]
 
-    def _team(
-        self, parts: list[Part], results: Place, say: Callable[[str], None], refuse: Callable[[Part, UserError], None]
-    ) -> Team:
+    def _team(self, parts: list[Part], results: Place, say: Callable[[str], None], refuse: Refuse) -> Team:
         first, threads = parts[0], threads_here()
         if not isinstance(first, PromptPart):
             say(f"note: {self}: no effect on trainings, which run in one process")
@@ -104,7 +100,7 @@ class WorkerSpec:
             try:
                 units += [unit for unit in part.units(len(parts)) if _is_open(part, unit, results)]
             except UserError as error:
-                refuse(part, error)
+                refuse([part], error)
             else:
                 parts.append(part)
         if not parts:
@@ -206,7 +202,7 @@ class LocalWorkers:
                 raise error
             total.stopped.append(f"{'; '.join(str(part.job) for part in refused)}: {error}")
 
-        for team in self.spec.teams(parts, results, listener.note, lambda part, error: refuse([part], error)):
+        for team in self.spec.teams(parts, results, listener.note, refuse):
             try:
                 total.add(self._computed(team, results, listener))
             except UserError as error:

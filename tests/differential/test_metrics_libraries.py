@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.predictions import macro_f1
 
@@ -32,7 +32,6 @@ ODD = ["kubectl apply", "qua", "\u0436 \u0436 \u0436", "5 x 5"]
 """Predictions whose tokens are like no token of the reference."""
 
 
-@settings(deadline=None)  # the first call loads pandas and scikit-learn
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcdxy")), min_size=1))
 def test_macro_f1_is_scikit_learns_over_the_gold_labels(pairs):
     metrics = pytest.importorskip("sklearn.metrics")

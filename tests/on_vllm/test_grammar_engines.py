@@ -44,7 +44,7 @@ def accepted(pattern: str, text: str) -> bool:
     return all(matcher.accept_token(byte) for byte in text.encode()) and matcher.accept_token(END)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(LABELS)
 @example(ODD)
 def test_xgrammar_writes_each_label_and_nothing_longer(labels: list[str]) -> None:
@@ -53,7 +53,7 @@ def test_xgrammar_writes_each_label_and_nothing_longer(labels: list[str]) -> Non
         assert label + "x" in labels or not accepted(one_of(labels), label + "x")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(LABELS)
 @example(ODD)
 def test_llguidance_reads_the_expression(labels: list[str]) -> None:

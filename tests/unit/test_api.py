@@ -258,9 +258,7 @@ def asked(call: Callable[[], object]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("name", "spec"), [("run", RunSpec), ("finetune", FinetuneSpec)])
-@settings(
-    max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_option_is_read_in_python_as_on_the_command_line(name: str, spec: type[Any], data: st.DataObject):
     chosen = data.draw(of(spec))

@@ -92,12 +92,13 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FA
 
 def _means(points: Sequence[Grid], scores: Sequence[np.ndarray], column: np.ndarray) -> np.ndarray:
     """The mean of each point, of those on nearly the same test examples over the same ones."""
-    means = np.array([TwoWayLayout(of_point).mean for of_point in scores])
-    alike = asked_alike(points)
+    alike, compared = asked_alike(points), list(scores)
     near = np.flatnonzero(~alike.lack).tolist()
-    whole = filled([on_tests(points[at], alike.tests) for at in near], column, alike.tests)
-    means[near] = [TwoWayLayout(matrix).mean for matrix in whole]
-    return means
+    for at, whole in zip(
+        near, filled([on_tests(points[at], alike.tests) for at in near], column, alike.tests), strict=True
+    ):
+        compared[at] = whole
+    return np.array([TwoWayLayout(of_point).mean for of_point in compared])
 
 
 INCOMPARABLE = "the highest could not be compared with others"

@@ -33,13 +33,13 @@ def with_rows_apart(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
 
 
 UNRELATED = 0.5
-"""The share of the differing right answers expected of unrelated rows from which a note doubts all ids."""
+"""A note doubts all ids if at least this share of the right answers that would differ between unrelated rows differ."""
 
 
 def notes_on_rows_apart(frame: pd.DataFrame, facts: FactsOf) -> list[str]:
     """The number of test rows of each task that are not compared because right answers differ.
 
-    If nearly as many differ as of unrelated rows, the equal ones may be equal by chance, which is noted, too.
+    If at least half as many differ as between unrelated rows, the others may be equal by chance, which is noted, too.
     """
     both = _beside_usual(frame, facts)
     notes = []

@@ -488,7 +488,7 @@ def test_numbers_out_of_range_are_refused(check: Check, folders: Path, option: s
     refused(check(folders / "good", folders / "good", option, value), f"{option} ", "expected")
 
 
-small = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+small = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @small

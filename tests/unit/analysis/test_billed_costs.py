@@ -95,7 +95,7 @@ def test_the_table_of_costs_has_written_and_thought_tokens(tmp_path: Path) -> No
 tokens = st.integers(0, 3000)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.lists(st.tuples(tokens, tokens, tokens, tokens), min_size=2, max_size=2), min_size=1, max_size=5),
     st.booleans(),

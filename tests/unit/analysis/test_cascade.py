@@ -111,7 +111,7 @@ def test_every_example_is_judged_by_a_threshold_that_was_chosen_without_it():
     assert (found.correct[:, other] == outcome(whole.of_tests(other), first).correct).all()
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_a_table_of_made_up_predictions_is_that_of_a_loop(seed: int):
     rng = RNG(seed)
@@ -132,7 +132,7 @@ def test_a_table_of_made_up_predictions_is_that_of_a_loop(seed: int):
         assert row.left_out == 0
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6))
 def test_queries_that_some_k_lacks_are_left_out_and_counted(seed: int):
     rng = RNG(seed)

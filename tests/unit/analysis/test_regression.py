@@ -147,7 +147,7 @@ def test_with_one_draw_p_is_mcnemars(lost: int, gained: int):
 scores = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 3), st.integers(1, 7), st.data())
 def test_p_is_the_share_of_sign_flips_that_lose_as_much(draws: int, test: int, data: Any):
     cells = st.lists(scores, min_size=draws * test, max_size=draws * test)

@@ -25,7 +25,7 @@ from icl_bench.backends.label_constraint import (
 )
 from icl_bench.errors import UserError
 
-FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LABEL_SETS = {
     "one label begins another": ["order", "order status", "order status late", "or"],
     "labels share an ending": ["transfer fee", "card fee", "fee", "cash fee", "e"],
@@ -311,7 +311,7 @@ def test_what_tokens_can_write_is_what_a_pattern_of_them_matches(text, tokens):
 texts = st.lists(st.text(max_size=30) | st.sampled_from(EVERY_LABEL), min_size=40, max_size=40)
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(texts)
 def test_a_texts_tokens_write_its_bytes(tokenizer, texts):
     spelled = token_bytes(tokenizer)

@@ -92,7 +92,7 @@ def test_the_schedule_asks_every_row_before_any_twice_and_draws_in_turn() -> Non
     assert draws[:7].tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 5),
     st.integers(1, 40),
@@ -554,7 +554,7 @@ def test_for_new_rows_and_draws_no_setting_is_out_by_what_it_cannot_reach() -> N
     assert not race.decided()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_who_is_out_for_sure_is_not_better_by_more_than_the_margin_in_the_whole_sweep(data: st.DataObject) -> None:
     draws, rows, margin = 2, 6, 0.25

@@ -28,7 +28,7 @@ TASK: dict[str, Any] = {
 }
 GOOD = b'{"t": "a", "l": "x_y"}\n{"t": "b", "l": "z"}\n'
 
-quiet = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quiet = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 scalars = st.one_of(
     st.none(),

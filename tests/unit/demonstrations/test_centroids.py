@@ -34,7 +34,7 @@ def choose(pool: np.ndarray, k: int, seed: int = 0, **options: object) -> list[i
 # -- which ones ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.booleans(), st.data())
 def test_exactly_k_different_examples_are_chosen(size, asked, seed, doubled, data):
     pool, queries = cloud(size, 3, seed), cloud(asked, 3, seed + 100)

@@ -6,7 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.program import as_words
 
@@ -92,7 +92,6 @@ def test_words_in_common_count_and_in_chinese_characters():
 # -- English --------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.text(), st.text())
 def test_rouge_of_english_data_is_rouge_scores(gold: str, said: str):
     from rouge_score.rouge_scorer import RougeScorer
@@ -101,7 +100,6 @@ def test_rouge_of_english_data_is_rouge_scores(gold: str, said: str):
     assert scores(fitted(Rouge(), ENGLISH), gold, said) == [score.fmeasure for score in expected.values()]
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(max_codepoint=127)), st.text(st.characters(max_codepoint=127)))
 def test_text_of_ascii_has_the_same_scores_in_data_of_other_scripts(gold: str, said: str):
     others = [*SENTENCES.values()]
@@ -116,7 +114,6 @@ SOME = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(SOME, SOME), min_size=1, max_size=3))
 def test_bleu_is_sacrebleus_of_spaced_scripts_and_of_chinese(pairs):
     from sacrebleu.metrics.bleu import BLEU

@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory.mktemp("made") / "place", write)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([*CONTENT, SEAL]), st.sampled_from(["flip", "cut", "longer", "gone", "more"]), st.data())
 def test_a_damaged_folder_is_never_taken(made: Path, name: str, how: str, data: st.DataObject):
     file = made / name

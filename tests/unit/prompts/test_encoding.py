@@ -30,7 +30,7 @@ from icl_bench.tasks.spec import Template
 from icl_bench.tasks.task_files import known_tasks, load_task
 from icl_bench.tasks.templates import JinjaTemplate
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SHIPPED = {name: template for name in known_tasks() if isinstance(template := load_task(name).template, Template)}
 TEMPLATES = {
     **SHIPPED,

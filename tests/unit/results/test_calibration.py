@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -47,7 +47,6 @@ def test_contextual_divides_by_the_mean_probability_of_content_free_inputs(
         np.testing.assert_allclose(np.exp(found[row]), weighted / weighted.sum(), rtol=1e-7)
 
 
-@settings(deadline=None)
 @given(SCORES, st.data())
 def test_with_a_stated_prior_the_mean_probability_is_the_prior(scores: np.ndarray, data: st.DataObject) -> None:
     weights = data.draw(st.lists(st.integers(1, 5), min_size=scores.shape[1], max_size=scores.shape[1]))

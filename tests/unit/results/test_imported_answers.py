@@ -294,7 +294,7 @@ def test_a_table_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, w
 labels = st.sampled_from(["red", "Red", "a b", "a_b", "1", "1.0", "-1", "", " red ", "é", "x"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(labels, labels, st.sampled_from([None, " ", "\n"])), min_size=1, max_size=8))
 def test_an_answer_that_is_a_label_is_never_taken_for_another(rows: list[tuple[str, str, str | None]]):
     known = Labels([gold for gold, _, _ in rows])

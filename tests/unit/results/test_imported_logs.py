@@ -423,7 +423,7 @@ def test_an_archive_that_is_no_log_of_inspect_is_refused(tmp_path: Path):
     assert "has no header.json" in refusal(tmp_path / "b.eval", tmp_path / "r")
     whole = as_zstandard(tmp_path / "c", inspect_log(of_inspect(1))).read_bytes()
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=4))
     def check(place: int, inserted: bytes) -> None:
         file = tmp_path / "d.eval"
@@ -751,7 +751,7 @@ def mangled(draw: st.DrawFn, log: Any) -> Any:
     return log
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), st.sampled_from(sorted(LOGS)))
 def test_a_log_of_anything_is_taken_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str

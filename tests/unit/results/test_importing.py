@@ -524,7 +524,7 @@ def test_whatever_happens_to_an_imports_bytes_reading_ends_well(tmp_path: Path):
     done = import_predictions(write(made_up(note="n"), tmp_path / "a.csv"), tmp_path / "results")
     whole = stored(done).read_bytes()
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=4))
     def check(place: int, inserted: bytes) -> None:
         stored(done).write_bytes(whole[:place] + inserted + whole[place + len(inserted) :])
@@ -947,7 +947,7 @@ def whole_frames(draw: st.DrawFn) -> pd.DataFrame:
 
 
 @pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(whole_frames(), st.sampled_from(FORMATS[:3]))
 def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(frame: pd.DataFrame, name: str):
     with TemporaryDirectory() as created:
@@ -1056,7 +1056,7 @@ def outcome(path: Path, folder: Path) -> list[Any]:
     return [stored(done).name, table.schema, repr(table.to_pylist()), texts, [str(one.message) for one in said]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(several_tasks(), st.integers(1, 9))
 def test_a_large_file_is_imported_like_a_small_one(frame: pd.DataFrame, rows: int):
     with TemporaryDirectory() as created, pytest.MonkeyPatch.context() as patch:
@@ -1072,7 +1072,7 @@ def test_a_large_file_is_imported_like_a_small_one(frame: pd.DataFrame, rows: in
 
 
 @pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(mangled_frames(), st.sampled_from(FORMATS[:2]))
 def test_a_frame_of_anything_is_taken_or_refused_with_a_message(frame: pd.DataFrame, name: str):
     with TemporaryDirectory() as created:
@@ -1085,7 +1085,7 @@ def test_a_frame_of_anything_is_taken_or_refused_with_a_message(frame: pd.DataFr
 
 
 @pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(FORMATS[:3]),
     st.one_of(
@@ -1106,7 +1106,7 @@ made_up(note="n", rouge1=0.5).to_parquet(PARQUET, index=False)
 
 
 @pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(PARQUET.getvalue())), st.binary(max_size=6), st.booleans())
 def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(place: int, inserted: bytes, cut: bool):
     whole = PARQUET.getvalue()

@@ -258,7 +258,7 @@ acts: dict[str, Callable[[Storage, str, str, bytes], Any]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(sorted(acts)), names, names, contents), max_size=12))
 def test_a_folder_does_what_a_dictionary_of_files_does(steps: list[tuple[str, str, str, bytes]]):
     with TemporaryDirectory() as folder:

@@ -931,7 +931,7 @@ names = st.text(min_size=1, max_size=6).filter(lambda text: text not in predicti
 floats = st.one_of(st.none(), st.floats(allow_nan=False))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.dictionaries(names, st.lists(floats, min_size=4, max_size=4), max_size=3))
 def test_scores_of_any_name_are_read_as_they_were_given(scores: dict[str, list[float | None]]):
     store = Store(MemoryStorage(), MemoryJournals())

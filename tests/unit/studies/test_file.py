@@ -220,7 +220,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(list(StudyFields.model_fields)), VALUES), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_file_is_read_or_refused_in_lines_of_its_own(fields: dict[str, Any], data: Any):
     """Half of them have a form that is read, so that their options come to be read."""
     if data.draw(st.booleans()):

@@ -88,7 +88,7 @@ def task_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return made
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     selects=some(SELECTS, 3),
     orders=st.none() | some(ORDERS, 2),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
@@ -200,7 +200,6 @@ def test_there_are_26_letters(load: Load):
     assert load(task({"gold": "key"}), ROW | {"choices": many, "answer": "26"}).train[0].answer == "26"
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.text("ab_ é", min_size=1).filter(lambda t: t == t.strip()), min_size=2, max_size=6, unique=True),
     st.data(),

@@ -281,7 +281,7 @@ def test_a_task_is_called_after_its_file(name: str, task: str):
 ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.lists(ODD.filter(str.strip), min_size=2, max_size=4, unique=True),
     labels=st.lists(ODD, min_size=2, max_size=4, unique=True),

@@ -92,7 +92,7 @@ def test_blocks_of_demonstrations_are_those_of_a_dense_pass(pattern: str, tokens
     ),
     st.lists(st.integers(1, 30), min_size=1, max_size=12),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_pattern_is_that_of_a_dense_pass(tokens: int, pattern: str, lengths: list[int]):
     ends = [end for end in torch.tensor(lengths).cumsum(0).tolist() if end <= tokens]
     read = Pattern.parse(pattern)

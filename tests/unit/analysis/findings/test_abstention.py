@@ -63,7 +63,7 @@ def answered_by_loop(rows: pd.DataFrame, wanted: float) -> tuple[list[float], li
     return thresholds, given_rows
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6), st.sampled_from([0.6, 0.8, 0.95]))
 def test_the_shares_are_those_of_a_loop_over_halves(seed: int, wanted: float):
     rows = made(seed, draws=1 + seed % 3)
@@ -129,7 +129,7 @@ def test_the_area_is_the_mean_share_of_wrong_answers_over_all_numbers_of_answers
     assert found["area_low"] < expected < found["area_high"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(1, 12))
 def test_a_risk_coverage_curve_is_that_of_a_loop_and_never_parts_equal_probabilities(seed: int, steps: int):
     rows = made(seed, steps=steps)
@@ -151,7 +151,7 @@ def test_a_curve_has_a_point_at_every_twentieth_where_probabilities_differ():
     assert found["share_answered"].tolist() == pytest.approx([i / 20 for i in range(1, 21)])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6))
 def test_thresholds_by_label_are_those_of_a_loop(seed: int):
     wanted, rows = 0.8, made(seed, draws=2, tests=60, labels=3)

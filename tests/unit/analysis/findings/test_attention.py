@@ -230,7 +230,7 @@ def test_variants_are_not_compared_and_points_without_full_attention_have_no_dif
     assert list(read(cell("aabb")).columns) == list(table.columns)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.data())
 def test_every_point_has_one_row_whatever_was_run(data: st.DataObject):
     """Each point of a curve that was read in several ways, once, and no other point."""

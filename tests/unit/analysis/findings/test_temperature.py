@@ -49,7 +49,7 @@ def golds(of: CellScores) -> np.ndarray:
     return np.array([of.labels.index(gold) for gold in of.golds])
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(st.integers(0, 10**6), st.sampled_from([0.3, 1.0, 4.0]))
 def test_the_temperature_is_the_best_of_a_fine_grid(seed: int, too_sure: float):
     of = sampled(np.random.default_rng(seed), 60, too_sure)

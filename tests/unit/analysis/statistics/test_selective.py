@@ -51,7 +51,7 @@ def test_a_share_that_is_exactly_the_wanted_one_is_reached():
     assert lowest_threshold(probability, right, 0.951) > 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from([0.2, 0.5, 0.9]), st.booleans()), min_size=1, max_size=6))
 def test_the_area_is_the_mean_over_all_orders_of_equal_predictions(answers: list[tuple[float, bool]]):
     probability, right = arrays(answers)

@@ -53,7 +53,7 @@ def close(found: PartialAttention, wanted: PartialAttention, rows: Tensor | slic
     width=st.sampled_from([16, 64, 80, 256]),
     spread=st.sampled_from([0.1, 1.0, 4.0]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_it_is_softmax_attention(heads, tokens, keys, width, spread):
     query, key, value = drawn(*heads, tokens, keys, width, spread=spread)
     found = attention_products.attend(query, key, value, width**-0.5)
@@ -76,7 +76,7 @@ def test_rows_and_keys_of_several_products_are_put_together(tokens, keys):
     keys=st.integers(2, 90),
     share=st.sampled_from([0.05, 0.5, 0.95]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_mask_hides_keys(heads, tokens, keys, share):
     query, key, value = drawn(*heads, tokens, keys, 32)
     seen = torch.rand(tokens, keys, generator=torch.Generator().manual_seed(keys)) < share

@@ -29,7 +29,7 @@ choice_lists = st.lists(
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join), min_size=2, max_size=5, unique=True
 )
 rows = st.lists(st.tuples(choice_lists, st.integers(1, 12)), min_size=1, max_size=7)
-FEW = settings(max_examples=6, deadline=None)
+FEW = settings(max_examples=6)
 
 
 class Setup(SimpleNamespace):

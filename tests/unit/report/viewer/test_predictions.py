@@ -65,7 +65,7 @@ def test_filters_are_those_of_the_options_and_no_other_value_lets_anything_throu
     assert len(found.find({"unknown": "x"})) == 20
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from(WORDS), st.sampled_from(WORDS), st.integers(0, 3)), min_size=1, max_size=30
@@ -196,7 +196,7 @@ def test_missing_answers_are_empty_texts():
     assert found.find({"prediction": "(nothing)"}).tolist() == [0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(["both", "neither", "lost", "won"]), min_size=1, max_size=60))
 def test_flips_of_one_draw_are_tested_as_mcnemars_exact_test_does(pairs: list[str]):
     here = ["a" if pair in ("both", "lost") else "b" for pair in pairs]
