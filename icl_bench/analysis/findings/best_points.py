@@ -94,10 +94,9 @@ def _means(points: Sequence[Grid], scores: Sequence[np.ndarray], column: np.ndar
     """The mean of each point, of those on nearly the same test examples over the same ones."""
     alike, compared = asked_alike(points), list(scores)
     near = np.flatnonzero(~alike.lack).tolist()
-    for at, whole in zip(
-        near, filled([on_tests(points[at], alike.tests) for at in near], column, alike.tests), strict=True
-    ):
-        compared[at] = whole
+    whole = filled([on_tests(points[at], alike.tests) for at in near], column, alike.tests)
+    for at, matrix in zip(near, whole, strict=True):
+        compared[at] = matrix
     return np.array([TwoWayLayout(of_point).mean for of_point in compared])
 
 

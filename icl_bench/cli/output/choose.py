@@ -129,8 +129,8 @@ DEMONSTRATIONS = {
 NO_EXAMPLES = "the prompt has no examples"
 
 CALIBRATED = (
-    "its accuracy is that of calibrated answers: in use, too, subtract each label's mean log-probability over the "
-    "queries from its log-probability; "
+    "its accuracy is that of calibrated answers: in use, too, subtract from each label's log-probability its mean over "
+    "the queries; "
 )
 """What the user of a calibrated setting must do."""
 

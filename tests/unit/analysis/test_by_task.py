@@ -226,6 +226,8 @@ def test_one_table_is_computed_without_the_others(
     assert asked == [["curves"]] * 4
     found.as_json()
     assert [len(names) for names in asked[4:]] == [len(by_task_names())] * 4, "all at once, if all are asked for"
+    monkeypatch.setattr(context, "_tables_of", _not_again)
+    pd.testing.assert_frame_equal(findings(folder, monkeypatch, 1).curves, first["curves"], check_exact=True)
 
 
 def _curves_of(of: context.Context, names: Collection[str]) -> dict[str, pd.DataFrame]:

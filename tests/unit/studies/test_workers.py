@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ from icl_bench.errors import UserError
 from icl_bench.results.reading import finished_cells
 from icl_bench.studies import workers
 from icl_bench.studies.options import MachineOptions
-from icl_bench.studies.parts import Part, PromptPart
+from icl_bench.studies.parts import Engines, Listener, Part, PromptPart
 from icl_bench.studies.worker_process import OWN_BYTES, Crew, fitting
-from icl_bench.studies.workers import GAIN, SERIAL, WorkerSpec, best_number
+from icl_bench.studies.workers import GAIN, SERIAL, LocalWorkers, WorkerSpec, best_number
 from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.sweep import Sweep
 
 
@@ -40,8 +43,8 @@ def part(model: str) -> PromptPart:
     return PromptPart.of(Sweep.prepare(spec))
 
 
-def refuse(part: Part, error: UserError) -> None:
-    pytest.fail(f"{part.task}: {error}")
+def refuse(parts: Sequence[Part], error: UserError) -> None:
+    pytest.fail(f"{[part.task for part in parts]}: {error}")
 
 
 def test_two_cores_are_one_process_and_many_are_a_worker_each():
@@ -234,6 +237,40 @@ def test_a_task_that_was_changed_since_its_cells_were_finished_leaves_the_others
     alone = run(first, k="1,2")
     assert alone.code == 2
     assert "not finished" not in alone.err
+
+
+def test_a_model_that_cannot_be_computed_leaves_the_others(
+    part: PromptPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tiny_checkpoint(tmp_path / "other")
+    other = PromptPart.of(Sweep.prepare(RunSpec(task="stdlib_six", model=str(tmp_path / "other"), k="1", test_size=4)))
+    computed: list[Sequence[Part]] = []
+
+    def compute(self: LocalWorkers, team: workers.Team, *_: Any) -> Outcome:
+        if part in team.parts:
+            raise UserError("the memory is full")
+        computed.append(team.parts)
+        return Outcome()
+
+    monkeypatch.setattr(LocalWorkers, "_computed", compute)
+    outcome = LocalWorkers(WorkerSpec(2)).run([part, other], tmp_path / "results", Listener())
+    assert computed == [[other]]
+    assert outcome.stopped == [f"{part.job}: the memory is full"]
+    with pytest.raises(UserError, match="the memory is full"):
+        LocalWorkers(WorkerSpec(2)).run([part], tmp_path / "results", Listener())
+
+
+def test_an_engine_is_released_before_something_else_is_loaded():
+    class Held:
+        pass
+
+    engines, held = Engines(), Held()
+    held.itself = held  # type: ignore[attr-defined]
+    there = weakref.ref(held)
+    engines.free()  # the first time nothing was loaded
+    del held
+    engines.free()
+    assert there() is None
 
 
 def test_tasks_of_one_name_have_their_own_cells(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
