@@ -61,7 +61,7 @@ def parse_json(text: str) -> Any:
     Raises ``ValueError`` for invalid JSON, and for an object with a repeated key, of which Python would silently keep
     the last; ``RecursionError`` if it is nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_every_key_once)
+    return _DECODER.decode(text)
 
 
 def parse_literal(text: str) -> Any:
@@ -91,6 +91,10 @@ def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
         raise ValueError(f"the key {short(twice)} appears twice")
     return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_every_key_once)
+"""One for all texts: json.loads would make one for each."""
 
 
 WRITING = ".writing-"

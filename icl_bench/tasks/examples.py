@@ -6,9 +6,11 @@ and noted.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -294,6 +296,19 @@ def _text(row: StoredRow, column: str) -> str | None:
 # -- the data of a task -------------------------------------------------------------------------
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Do without Python's garbage collector. It would go through all rows again and again, as their number grows."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_no_collection()
 def load_data(
     spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None, test_ids: PublishedIds | None = None
 ) -> TaskData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import gzip
 import hashlib
 import json
@@ -173,6 +174,22 @@ def test_a_row_that_cannot_be_used_is_refused_with_file_and_line(load, content, 
     assert "\n" not in said
     assert "mine/train.jsonl" in said
     assert message in said
+
+
+def test_the_garbage_collector_rests_while_rows_are_read(load):
+    rows = [{"text": f"text {i}", "label": ["lost_card", "other"][i % 2]} for i in range(5000)]
+    before = gc.get_stats()[0]["collections"]
+    load(rows)
+    assert gc.get_stats()[0]["collections"] - before <= 2
+    assert gc.isenabled()
+    complaint(load, b"no JSON")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        load()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
