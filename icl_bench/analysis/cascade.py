@@ -226,7 +226,8 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
         p = part["p"].to_numpy(dtype=float)
         table.loc[part.index, "p_holm"] = holm(p)
         low, high, _ = judge([rows[at]["gain"] for at in part.index], level=1 - holm_steps(p))
-        table.loc[part.index, "difference_low"], table.loc[part.index, "difference_high"] = low, high
+        table.loc[part.index, "difference_low"] = low.clip(-1, 1)
+        table.loc[part.index, "difference_high"] = high.clip(-1, 1)
     return table
 
 

@@ -228,6 +228,13 @@ def test_beside_a_cascade_stands_the_largest_k_alone():
     assert best["query_flops"] == pytest.approx(of_it.flops.mean())
 
 
+def test_limits_of_a_difference_are_possible_differences():
+    rows = made(RNG(6))
+    rows["correct"] = (rows["draw"] == 0) == (rows["k"] == 2)  # few demonstrations are best in one draw, worst in the other
+    (chosen,) = cascades(rows, no_costs(rows)).query("rule == 'chosen'").to_dict("records")
+    assert (chosen["difference_low"], chosen["difference_high"]) == (-1, 1)
+
+
 def test_two_ks_are_enough_for_a_cascade():
     rows = made(RNG(2))
     rows = rows[rows["k"] != 8]
