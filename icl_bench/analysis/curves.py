@@ -22,6 +22,7 @@ from icl_bench.metrics.scores import (
     corpus_numbers,
     metrics,
     numbers_of_many,
+    right_labels,
     score_columns,
     scored,
     usable_metrics,
@@ -152,7 +153,7 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
         rights = {text for golds in all_golds(answers) for text in golds}
         texts = ["" if no and text in rights else text for no, text in zip(void, texts, strict=True)]
     if metric.answers == "labels":
-        numbers = metric.score_many(of, _texts(answers["gold"]), texts)
+        numbers = metric.score_many(of, _texts(right_labels(answers)), texts)
     else:
         numbers = metric.score_many_golds(of, all_golds(answers), texts)
     of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
@@ -177,23 +178,28 @@ def _texts(column: pd.Series) -> list[str]:
 
 def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
     """The columns majority and uniform of each point; NaN for free text, for rows with their own choices and for a
-    single label.
+    single label. Each of a row's right labels counts.
     """
     import pandas as pd
 
     baselines = np.full((len(parts), 2), np.nan)
     if "gold" not in predictions:
         return baselines
-    labels, _ = pd.factorize(predictions["gold"])
     labelled = have_common_labels(predictions).to_numpy()
+    golds, row = predictions["gold"], None
+    if "golds" in predictions and predictions["golds"].notna().any():
+        each = zip(golds, all_golds(predictions), strict=True)
+        golds = pd.Series([list(dict.fromkeys((gold, *others))) for gold, others in each]).explode()
+        row = golds.index.to_numpy()
+    labels, _ = pd.factorize(golds)
     for number, part in enumerate(parts):
         rows = part.rows.max(axis=0, initial=-1)  # any prediction of the test example
         rows = rows[rows >= 0]
         if len(rows) and labelled[rows].all():
-            counts = np.bincount(labels[rows])
+            counts = np.bincount(labels[rows if row is None else np.isin(row, rows)])
             several = np.count_nonzero(counts)
             if several > 1:
-                baselines[number] = counts.max() / len(rows), 1 / several
+                baselines[number] = counts.max() / len(rows), counts.sum() / len(rows) / several
     return baselines
 
 

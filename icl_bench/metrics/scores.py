@@ -144,6 +144,16 @@ def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
     return [golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)]
 
 
+def right_labels(frame: pd.DataFrame) -> pd.Series:
+    """The right label of each prediction of a label; of several right ones (``golds``), the predicted one if it is
+    among them.
+    """
+    if "golds" not in frame or not frame["golds"].notna().any():
+        return frame["gold"]
+    right = frame["correct"].fillna(value=False).astype(bool)
+    return frame["gold"].astype(object).mask(right, frame["prediction"].astype(object))
+
+
 def golds_of(several: Any, gold: Any) -> Sequence[str]:
     """The right answers of a prediction: its column ``golds``, or ``gold`` if that is missing.
 

@@ -11,6 +11,7 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.predictions import have_common_labels
 from icl_bench.analysis.statistics.grid import partition
+from icl_bench.metrics.scores import right_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,12 +102,12 @@ def confusion_matrix(frame: pd.DataFrame) -> pd.DataFrame:
 def _coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Points; the point, gold label and answer of each prediction as codes; and the labels.
 
-    A missing answer is the empty text. Rows' own choices are left out unless they are letters; bias is then a
+    Of several right labels, the gold one is the answer if it is right. A missing answer is the empty text. Rows' own choices are left out unless they are letters; bias is then a
     preference for positions in the list.
     """
     import pandas as pd
 
-    frame = frame.loc[have_common_labels(frame), [*POINT, "gold", "prediction"]]
+    frame = frame[have_common_labels(frame)].assign(gold=right_labels)[[*POINT, "gold", "prediction"]]
     keys, parts = partition(frame, POINT)
     point = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     rows = np.concatenate([np.arange(0), *parts])

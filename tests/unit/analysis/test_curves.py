@@ -190,6 +190,18 @@ def test_without_skill_are_the_commonest_label_and_the_number_of_labels():
     )
 
 
+def test_each_of_several_right_labels_counts():
+    rows = cell("bbca", "aaab").assign(golds=[["a", "b"], None, ["a", "b"], ["b"]])
+    rows["correct"] = [True, False, False, False]
+    (found,) = curves(rows).itertuples()
+    assert found.accuracy == 1 / 4
+    assert found.macro_f1 == pytest.approx(macro_f1(list("baab"), list("bbca")))  # the first answer is right
+    # of four rows a is right in three, b in three
+    assert (found.majority, found.uniform) == (3 / 4, 6 / 4 / 2)
+    same = cell("bbca", "aaab")
+    assert curves(same.assign(golds=None)).equals(curves(same))
+
+
 def test_a_rows_own_choices_and_free_text_have_no_accuracy_without_skill():
     own = cell("aabb").assign(own_choices=[False, False, False, True])
     text = cell("aabb").assign(correct=None, rougeL=0.5)

@@ -57,6 +57,18 @@ def test_confusions_are_the_most_frequent_mistakes_first():
     ]
 
 
+def test_an_answer_that_is_one_of_several_right_ones_is_no_mistake():
+    rows = cell("bbca", "aaaa").assign(golds=[["a", "b"], ["a"], ["a", "b"], None])
+    rows["correct"] = [True, False, False, True]
+    assert confusions(rows)[["gold", "prediction", "count", "share"]].to_numpy().tolist() == [
+        ["a", "b", 1, 1 / 3],
+        ["a", "c", 1, 1 / 3],
+    ]
+    matrix = confusion_matrix(rows).set_index(["gold", "prediction"])["count"].to_dict()
+    assert matrix == {("a", "a"): 1, ("a", "b"): 1, ("a", "c"): 1, ("b", "b"): 1}
+    assert label_bias(rows)["total_variation"].tolist() == [0.5]
+
+
 def test_a_mistake_has_the_columns_of_its_point_and_its_own():
     found = confusions(cell("bbab"))
     assert list(found.columns) == [*POINT, "gold", "prediction", "count", "share"]
