@@ -82,7 +82,8 @@ def leaderboard(results: Place) -> pd.DataFrame:
     rows, or of the imported file. An import of an export has the values of the export.
 
     Points that are not comparable are left out: upper bounds, whose checkpoint was selected on the test rows, halves of
-    a label space, which are easier tasks, and perturbed demonstrations.
+    a label space, which are easier tasks, and perturbed demonstrations. Calibrated answers, which are derived from
+    stored scores, are not points here.
 
     Raises ``UserError`` if there is no such folder, no finished cell in it, or only points that are left out.
     """
