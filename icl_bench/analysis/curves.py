@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=[*POINT, *scored_columns()])
     table[["majority", "uniform"]] = _without_skill(predictions, points)
     table = table.assign(**missing_scores(keys, points, scores["score"])._asdict())
-    for name, means in _of_many(predictions).items():
+    for name, means in _of_many(_in_curves(predictions, points, table["left_out"], present["score"])).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
     table = table.drop(columns="differing_prompts").merge(differing_prompts(predictions), on=POINT, how="left")
     optional = (*score_columns(), *corpus_numbers(), "differing_prompts")
@@ -115,6 +116,18 @@ def scored_columns() -> tuple[str, ...]:
         "uniform",
         *(name for name in numbers_of_many() if name != "macro_f1"),
     )
+
+
+def _in_curves(
+    predictions: pd.DataFrame, points: Sequence[Grid], left_out: pd.Series, scored: np.ndarray
+) -> pd.DataFrame:
+    """The predictions without those that the points' means leave out."""
+    kept = np.ones(len(predictions), dtype=bool)
+    for point in compress(points, left_out > 0):
+        for grid, is_kept in ((point, False), (point.joined(scored), True)):
+            rows = grid.rows[grid.rows >= 0]
+            kept[rows[scored[rows]]] = is_kept
+    return predictions if kept.all() else predictions[kept]
 
 
 def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -104,6 +104,11 @@ def test_draws_without_a_common_test_example_are_not_taken_together():
     rows = frame(cell("aabb"), cell("abbb", draw=1).iloc[1:3], cell("ab", "aa", draw=2).assign(test_id=["8", "9"]))
     (found,) = curves(rows).itertuples()
     assert (found.draws, found.test_rows, found.left_out) == (2, 4, 2)
+    (without,) = curves(rows[rows["draw"] < 2]).itertuples()
+    assert (found.accuracy, found.macro_f1) == (without.accuracy, without.macro_f1)
+    text = rows.assign(correct=None, bleu=[0.5] * 8)
+    (found,), (without,) = (curves(part).itertuples() for part in (text, text[text["draw"] < 2]))
+    assert (found.left_out, found.corpus_bleu) == (2, without.corpus_bleu)
 
 
 def test_the_limits_of_one_draw_are_over_test_examples_and_of_more_over_draws_too():
