@@ -102,8 +102,8 @@ def confusion_matrix(frame: pd.DataFrame) -> pd.DataFrame:
 def _coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Points; the point, gold label and answer of each prediction as codes; and the labels.
 
-    Of several right labels, the gold one is the answer if it is right. A missing answer is the empty text. Rows' own choices are left out unless they are letters; bias is then a
-    preference for positions in the list.
+    Of several right labels, the one that was answered counts. A missing answer is the empty text. Rows' own choices
+    are left out unless they are letters; bias is then a preference for positions in the list.
     """
     import pandas as pd
 

@@ -230,7 +230,8 @@ def test_beside_a_cascade_stands_the_largest_k_alone():
 
 def test_limits_of_a_difference_are_possible_differences():
     rows = made(RNG(6))
-    rows["correct"] = (rows["draw"] == 0) == (rows["k"] == 2)  # few demonstrations are best in one draw, worst in the other
+    # few demonstrations are best in one draw, worst in the other
+    rows["correct"] = (rows["draw"] == 0) == (rows["k"] == 2)
     (chosen,) = cascades(rows, no_costs(rows)).query("rule == 'chosen'").to_dict("records")
     assert (chosen["difference_low"], chosen["difference_high"]) == (-1, 1)
 
