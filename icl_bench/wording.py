@@ -73,6 +73,11 @@ def p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else rounded(p, 3)
 
 
+def stated_p(p: float) -> str:
+    """The p value of a test within a sentence, to a ten-thousandth: ``p = 0.0123``, ``p < 0.0001``."""
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
+
+
 def listed(names: Iterable[str], word: str = "and") -> str:
     """``one``, ``one and two``, ``one, two and three``."""
     *first, last = names

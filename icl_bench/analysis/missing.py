@@ -13,7 +13,7 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, partition
 from icl_bench.analysis.statistics.paired import ALPHA, holm
 from icl_bench.results.cells import SETTING
-from icl_bench.wording import percent
+from icl_bench.wording import percent, stated_p
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,8 +112,7 @@ def not_at_random(curves: pd.DataFrame) -> pd.DataFrame:
 def in_words(difference: float, p: float) -> str:
     """Text about the difference of test rows with many gaps, by curve."""
     side = "below" if difference < 0 else "above"
-    shown = "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
     return (
         f"missing not at random: test rows with many gaps score {percent(abs(difference))} points "
-        f"{side} the others ({shown})"
+        f"{side} the others ({stated_p(p)})"
     )

@@ -16,7 +16,7 @@ from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import title
-from icl_bench.wording import DASH, counted, percent, plain, rounded, short
+from icl_bench.wording import DASH, counted, percent, plain, rounded, short, stated_p
 
 SHOWN_FLIPS = 5
 """Changed predictions shown for each point; ``--json`` has all of them."""
@@ -155,7 +155,7 @@ def _overall(overall: Overall) -> str:
     return (
         f"all {overall.points:,} points together, {counted(overall.rows, 'test row')}: "
         f"{percent(overall.base_mean)}% before, {percent(overall.mean)}% now, "
-        f"{percent(overall.difference, '+')} points (95% {limits}), p = {overall.p:.4f}: "
+        f"{percent(overall.difference, '+')} points (95% {limits}), {stated_p(overall.p)}: "
         f"{overall.verdict}"
     )
 

@@ -267,6 +267,8 @@ def test_all_points_together_are_shown_and_fail_a_run_by_themselves(check: Check
     assert whole["difference"] == pytest.approx(mean)
     assert (done.code, found["passed"]) == (1, False)
     assert f"all 4 points together, {ROWS} test rows: " in done.out
+    assert whole["p"] < 0.0001
+    assert ", p < 0.0001: loss" in done.out
     assert "FAILED: a significant loss larger than 1 points in all 4 points together" in done.out
 
 
