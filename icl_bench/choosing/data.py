@@ -13,7 +13,7 @@ from pydantic import Field
 from icl_bench.errors import UserError
 from icl_bench.options import Options
 from icl_bench.results.cells import digest
-from icl_bench.results.storage import Place, folder_of
+from icl_bench.results.storage import Place, folder_of, storage_at
 from icl_bench.sweep.options import LabelColumn, TestSize, TextColumn
 from icl_bench.text_files import write_whole
 from icl_bench.wording import counted, few, plain
@@ -86,6 +86,7 @@ def task_of_data(
             f"--data: writes a task file into the results folder, and {results} is no folder; write it with "
             "icl-bench tasks --from-csv, and give it as --task"
         )
+    storage_at(results).exists()  # an error if it is a file
     rows, shown, is_new = _file_of(data, root / FOLDER)
     try:
         draft = draft_task(rows, text, label)

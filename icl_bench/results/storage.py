@@ -29,7 +29,7 @@ class Storage(Protocol):
         """Create the place and test write access. Raises ``UserError``."""
 
     def exists(self) -> bool:
-        """Whether the place exists."""
+        """Whether the place exists. Raises ``UserError`` if it cannot hold results."""
 
     def names(self, under: str = "") -> list[str]:
         """All files, or those under a folder, in any order; empty if the folder does not exist."""
@@ -108,6 +108,7 @@ class LocalStorage:
 
     def prepare(self) -> None:
         """Create the folder and test write access. Raises ``UserError``."""
+        self.exists()  # an error if it is a file
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root):
@@ -118,7 +119,9 @@ class LocalStorage:
             ) from None
 
     def exists(self) -> bool:
-        """Whether the folder exists."""
+        """Whether the folder exists. Raises ``UserError`` for a file."""
+        if self.root.is_file():
+            raise UserError(f"results folder {self.root}: is a file; give a folder with --results")
         return self.root.is_dir()
 
     def names(self, under: str = "") -> list[str]:

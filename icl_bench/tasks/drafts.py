@@ -154,10 +154,8 @@ def draft_task(path: Path, text: str | None = None, label: str | None = None) ->
     if size < TestRows().size:
         values["test"] = {"size": size}
         loaded = load_data(TaskSpec.model_validate(values))
-    share = f"{HELD_OUT.share:.0%} of the rows of each {plain(label)}"
-    said.append(
-        f"test: {share} by seed {HELD_OUT.seed}, {counted(len(loaded.test_pool), 'row')}, of which {size:,} are used"
-    )
+    share = f"{HELD_OUT.share:.0%} of the rows of each {plain(label)} by seed {HELD_OUT.seed}"
+    said.append(f"test: {share}, {counted(len(loaded.test_pool), 'row')}, of which {size:,} are used by default")
     template = loaded.spec.template
     said.append(f"prompt: a demonstration is {short(template.input)}, a line break and {short(template.output)}")
     return Draft(values, tuple(map(one_line, said)), loaded)

@@ -765,6 +765,30 @@ def test_bad_input_to_any_command_ends_in_one_clear_line_and_exit_code_2(icl: Ru
     refused(icl(*words), expected)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("summary",),
+        ("report",),
+        ("view",),
+        ("leaderboard",),
+        ("export", "--out", "all.csv"),
+        ("show", "--task", "cards", "--k", "1"),
+        ("run", "--task", "cards.yaml", "--model", "{}", "--k", "1"),
+        ("finetune", "--task", "cards.yaml", "--model", "{}", "--k", "2", "--method", "probe"),
+        ("choose", "--data", "rows.csv", "--model", "{}"),
+        ("import", "predictions.csv"),
+    ],
+)
+def test_a_file_as_results_folder_is_called_a_file(icl: Run, words: tuple[str, ...], tiny: Path):
+    write_task(Path())
+    Path("rows.csv").write_text("body,queue\n" + "card lost,lost\ncard found,found\n" * 20)
+    Path("predictions.csv").write_text("task,model,k,test_id,gold,prediction\nt,m,1,a,x,x\n")
+    Path("afile").write_text("")
+    given = [word.format(tiny) for word in words]
+    refused(icl(*given, "--results", "afile"), "results folder afile: is a file; give a folder with --results")
+
+
 def test_labels_of_free_text_can_be_neither_scored_nor_left(icl: Run, tmp_path: Path, tiny: Path):
     words = ("--task", write_task(tmp_path / "task", **FREE_TEXT), "--model", tiny, "--k", "1")
     refused(icl("run", *words, "--unconstrained"), "--unconstrained: task cards is free text")

@@ -58,7 +58,7 @@ def test_columns_are_guessed_and_every_guess_is_said(table: Path):
     text, label, test, prompt = draft.said
     assert text == "text: column body, by guess; also possible: subject, number (--text)"
     assert label == "label: column queue, by guess; also possible: minutes (--label)"
-    assert test == "test: 20% of the rows of each queue by seed 43, 12 rows, of which 12 are used"
+    assert test == "test: 20% of the rows of each queue by seed 43, 12 rows, of which 12 are used by default"
     assert prompt == "prompt: a demonstration is 'body: {text}', a line break and 'queue: {label}'"
     assert draft.spec.notes == draft.said
 
