@@ -293,6 +293,7 @@ class _Lines(_Pace):
         super().cell_ended(cell, outcome)
         self._ended += 1
         if outcome == "kept":
+            self._scores.kept(cell)
             return
         result = (
             self._scores.so_far(cell) if outcome == "done" else f"{_point(cell)}, draw {cell.spec.draw + 1}: failed"
@@ -381,6 +382,11 @@ class _Scores:
         self._measure = ""
         self._planned = Counter(_point(cell) for cell in cells if cell.task.asked is None)  # others have no score
         self._done: dict[str, list[Sequence[float]]] = {}
+        self._kept = Counter[str]()
+
+    def kept(self, cell: CellPlan) -> None:
+        """Count a cell of an earlier run, whose scores are not known here."""
+        self._kept[_point(cell)] += 1
 
     def add(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
         """Add a finished cell."""
@@ -395,9 +401,12 @@ class _Scores:
         self.text.plain = "\n".join([f"{above}:", *shown])
 
     def so_far(self, cell: CellPlan) -> str:
-        """The cell's point with the mean score of its finished cells."""
+        """The cell's point with the mean score of the cells that this run finished."""
         point = _point(cell)
-        return self._line(point, f"{self._measure} ") if point in self._done else f"{point}: done"
+        if point not in self._done:
+            return f"{point}: done"
+        without = f", without {kept:,} of an earlier run" if (kept := self._kept[point]) else ""
+        return self._line(point, f"{self._measure} ") + without
 
     def _line(self, point: str, measure: str = "") -> str:
         each = self._done[point]

@@ -146,6 +146,15 @@ def test_without_a_terminal_each_cell_that_ends_is_a_line_with_its_score_so_far(
     assert f"k=2: accuracy {scores[2]:.1f}%" in lines[3]
 
 
+def test_without_a_terminal_a_score_so_far_names_the_cells_of_an_earlier_run(tmp_path: Path, log: Screen):
+    first, more = (plan(tmp_path / "task", "1", draws=draws) for draws in (2, 3))
+    runner(first, tmp_path / "results", FakeBackend()).run()
+    with Display(quiet=False).running(more) as watcher:
+        runner(more, tmp_path / "results", FakeBackend(), watcher=watcher).run()
+    said = r"  3 of 3 cells · random, drawn, k=1: accuracy \d+\.\d%, 1 of 3 draws, without 2 of an earlier run\n"
+    assert re.fullmatch(said, log())
+
+
 def test_without_a_terminal_cells_that_were_there_count_and_failed_ones_say_so(tmp_path: Path, log: Screen):
     made = plan(tmp_path / "task", "1", draws=1)
     runner(made, tmp_path / "results", FakeBackend()).run()
