@@ -107,7 +107,8 @@ def _coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, n
     """
     import pandas as pd
 
-    frame = frame[have_common_labels(frame)].assign(gold=right_labels)[[*POINT, "gold", "prediction"]]
+    gold, common = right_labels(frame), have_common_labels(frame)
+    frame = frame.loc[common, [*POINT, "gold", "prediction"]].assign(gold=gold[common])
     keys, parts = partition(frame, POINT)
     point = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     rows = np.concatenate([np.arange(0), *parts])
