@@ -525,7 +525,10 @@ BAD: dict[str, tuple[list[object], str]] = {
     "test-size too large": (["--test-size", "7"], "7 test rows.*6"),
     "context 0": (["--context", "0"], "--context 0: expected 1 or more"),
     "context too small": (["--context", "20"], r"nothing fits: k=1 needs \d+ tokens; tiny reads 20"),
-    "results a file": (["--results", "task/cards.yaml"], "results folder.*cannot be written"),
+    "results a file": (
+        ["--results", "task/cards.yaml"],
+        "results folder task/cards.yaml: is a file; give a folder with --results",
+    ),
     "dtype": (["--dtype", "float17"], "--dtype float17.*did you mean float16"),
     "device": (["--device", "abacus"], "--device abacus: not usable here"),
     "backend": (["--backend", "vlm"], "--backend vlm: not a backend"),

@@ -604,8 +604,13 @@ def test_the_lock_of_a_killed_process_is_free(store: Store, identity: Identity):
 
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
     (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
-        with pytest.raises(UserError, match=rf"results folder {folder}: cannot be written.*--results"):
+    reasons = {
+        tmp_path / "file": "is a file",
+        tmp_path / "file" / "below": r"cannot be written \(Not a directory\)",
+        Path("/proc/nothing"): "cannot be written",
+    }
+    for folder, reason in reasons.items():
+        with pytest.raises(UserError, match=rf"results folder {folder}: {reason}.*--results"):
             Store(folder).prepare()
 
 

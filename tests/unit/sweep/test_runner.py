@@ -461,7 +461,7 @@ def test_a_watcher_is_told_the_scores_of_every_computed_cell(tmp_path: Path, mor
 
 def test_a_results_folder_that_is_a_file_is_refused_before_the_engine_is_loaded(tmp_path: Path):
     (tmp_path / "results").touch()
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match=r"results: is a file; give a folder with --results"):
         runner(plan(tmp_path / "task"), tmp_path / "results", engine=None).run()
 
 
