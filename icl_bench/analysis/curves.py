@@ -21,6 +21,7 @@ from icl_bench.metrics.scores import (
     ACCURACY,
     all_golds,
     corpus_numbers,
+    has_several_right,
     metrics,
     numbers_of_many,
     right_labels,
@@ -200,7 +201,7 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
         return baselines
     labelled = have_common_labels(predictions).to_numpy()
     golds, row = predictions["gold"], None
-    if "golds" in predictions and predictions["golds"].notna().any():
+    if has_several_right(predictions):
         each = zip(golds, all_golds(predictions), strict=True)
         golds = pd.Series([list(dict.fromkeys((gold, *others))) for gold, others in each]).explode()
         row = golds.index.to_numpy()

@@ -144,11 +144,16 @@ def all_golds(frame: pd.DataFrame) -> list[Sequence[str]]:
     return [golds_of(several, gold) for several, gold in zip(frame["golds"], frame["gold"], strict=True)]
 
 
+def has_several_right(frame: pd.DataFrame) -> bool:
+    """Whether some prediction has its own list of right answers (``golds``)."""
+    return "golds" in frame and bool(frame["golds"].notna().any())
+
+
 def right_labels(frame: pd.DataFrame) -> pd.Series:
     """The right label of each prediction of a label; of several right ones (``golds``), the predicted one if it is
     among them.
     """
-    if "golds" not in frame or not frame["golds"].notna().any():
+    if not has_several_right(frame):
         return frame["gold"]
     right = frame["correct"].fillna(value=False).astype(bool)
     return frame["gold"].astype(object).mask(right, frame["prediction"].astype(object))

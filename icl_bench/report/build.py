@@ -175,13 +175,13 @@ def _notes(findings: Findings) -> list[str]:
     points = f"of {counted(len(drawn), 'point')} with randomly drawn demonstrations"
     if single := int((drawn["draws"] == 1).sum()):
         notes.append(
-            f"{single:,} {points} {'has' if single == 1 else 'have'} a single draw: such an interval counts test rows "
-            "only and does not show the effect of other demonstrations."
+            f"{single:,} {points} {'has' if single == 1 else 'have'} a single draw: the interval of such a "
+            "point counts test rows only and does not show the effect of other demonstrations."
         )
     if few := int(drawn["draws"].between(2, FEW_DRAWS).sum()):
         notes.append(
-            f"{few:,} {points} {'has' if few == 1 else 'have'} two or three draws: such an interval may be too narrow "
-            "where draws differ much."
+            f"{few:,} {points} {'has' if few == 1 else 'have'} two or three draws: the interval of such a point "
+            "may be too narrow where draws differ much."
         )
     notes += [f"{text}." for text in missing_scores(findings.context.stored)]
     everything = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]

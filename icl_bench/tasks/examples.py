@@ -6,11 +6,9 @@ and noted.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -20,6 +18,7 @@ from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import AnswerChoices, read_list
+from icl_bench.tasks.collector import collector_paused
 from icl_bench.tasks.jinja import choices_of, input_of, output_of, rationale_of
 from icl_bench.tasks.label_spellings import merge_notes, replacements, same_labels, spelling_notes
 from icl_bench.tasks.passages import read_passages
@@ -296,19 +295,7 @@ def _text(row: StoredRow, column: str) -> str | None:
 # -- the data of a task -------------------------------------------------------------------------
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Do without Python's garbage collector. It would go through all rows again and again, as their number grows."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@_no_collection()
+@collector_paused()
 def load_data(
     spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None, test_ids: PublishedIds | None = None
 ) -> TaskData:

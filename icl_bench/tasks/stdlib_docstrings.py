@@ -9,7 +9,6 @@ rows, with other hashes.
 from __future__ import annotations
 
 import ast
-import gc
 import hashlib
 import json
 import platform
@@ -17,7 +16,7 @@ import re
 import sysconfig
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir, remove_leftovers
 from icl_bench.models.fingerprints import key_of
+from icl_bench.tasks.collector import collector_paused
 from icl_bench.text_files import write_whole
 
 # fmt: off
@@ -133,7 +133,7 @@ def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list
             return {name: [DocstringRow(*row) for row in rows] for name, rows in cached.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         pass
-    with _collector_paused():
+    with collector_paused():
         sentences = {name: _sentences(library, name, sources) for name, sources in files.items()}
     rows = {name: [[row.id, row.text, row.label] for row in module_rows] for name, module_rows in sentences.items()}
     # if the cache cannot be written, sources are parsed again next time
@@ -142,22 +142,6 @@ def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list
         write_whole(entry, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         remove_leftovers(entry.parent)
     return sentences
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while syntax trees, which have no cycles, are created.
-
-    The collector would scan the whole heap every few thousand nodes, which doubles the time if a
-    deep learning library is loaded.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _test_texts(rows: list[DocstringRow]) -> set[str]:

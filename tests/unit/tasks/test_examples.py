@@ -176,7 +176,7 @@ def test_a_row_that_cannot_be_used_is_refused_with_file_and_line(load, content, 
     assert message in said
 
 
-def test_the_garbage_collector_rests_while_rows_are_read(load):
+def test_the_garbage_collector_is_paused_while_rows_are_read(load):
     rows = [{"text": f"text {i}", "label": ["lost_card", "other"][i % 2]} for i in range(5000)]
     before = gc.get_stats()[0]["collections"]
     load(rows)
